@@ -190,10 +190,6 @@ TWICE = {
         ("Job", "Released", "RetryWorkflow", "SkipRest", "Snooze", "Wait"),
         "code that jobs carry has the names of ``import ojster``, in a process of its own",
     ),
-    **dict.fromkeys(
-        ("Graph", "Workflow"),
-        "not yet: one is what users see, the other what the database or the server has",
-    ),
 }
 """Names of classes in more than one module, with the reason."""
 

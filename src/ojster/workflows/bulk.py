@@ -18,7 +18,7 @@ from ojster.workflows.run.control import hold_now, refuse_hold, refuse_release, 
 from ojster.workflows.run.fork import Fork, fork_once, refuse_fork
 from ojster.workflows.run.retry import refuse_retry, retry_now
 from ojster.workflows.run.steps import steer
-from ojster.workflows.stored_workflow import Workflow, WorkflowState, find_workflow
+from ojster.workflows.stored_workflow import StoredWorkflow, WorkflowState, find_workflow
 
 
 class WorkflowAction(StrEnum):
@@ -86,7 +86,7 @@ def perform_batch(tx: Transaction, batch: WorkflowBatch) -> SweepBatchResult:
     """Perform the action on workflows that a filter selected, except those that it would no longer select."""
     _, change = _ACTIONS[WorkflowAction(batch.action)]
 
-    def change_if_selected(run: Advance, workflow: Workflow) -> None:
+    def change_if_selected(run: Advance, workflow: StoredWorkflow) -> None:
         if not matches(run.tx, workflow, batch.chosen):
             raise no_workflow(workflow.id)
         change(run, workflow, batch)
@@ -95,21 +95,21 @@ def perform_batch(tx: Transaction, batch: WorkflowBatch) -> SweepBatchResult:
     return _result({id: outcome if isinstance(outcome, OjsterError) else None for id, outcome in outcomes.items()})
 
 
-def _cancel(run: Advance, workflow: Workflow, batch: WorkflowBatch) -> None:
+def _cancel(run: Advance, workflow: StoredWorkflow, batch: WorkflowBatch) -> None:
     cancel_now(run, workflow, WorkflowCancellation(workflow.id, batch.stop_active, batch.by))
 
 
-def _fork(run: Advance, workflow: Workflow, batch: WorkflowBatch) -> None:
+def _fork(run: Advance, workflow: StoredWorkflow, batch: WorkflowBatch) -> None:
     with run.tx.savepoint():  # what a refusal leaves behind is not part of the next one
         fork_once(run.tx, workflow, _fork_of(batch, workflow))
 
 
-def _fork_of(batch: WorkflowBatch, workflow: Workflow) -> Fork:
+def _fork_of(batch: WorkflowBatch, workflow: StoredWorkflow) -> Fork:
     return Fork(workflow.id, batch.from_step, by=batch.by)
 
 
-_Refuse = Callable[[Transaction, Workflow, WorkflowBatch], OjsterError | None]
-_Change = Callable[[Advance, Workflow, WorkflowBatch], None]
+_Refuse = Callable[[Transaction, StoredWorkflow, WorkflowBatch], OjsterError | None]
+_Change = Callable[[Advance, StoredWorkflow, WorkflowBatch], None]
 
 _ACTIONS: Final[dict[WorkflowAction, tuple[_Refuse, _Change]]] = {
     WorkflowAction.CANCEL: (

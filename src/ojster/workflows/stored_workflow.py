@@ -39,7 +39,7 @@ BRANCH_TIMEOUT: Final = WEEK
 """Maximum duration of a branch (``on_error`` or ``on_cancel``), in microseconds: it keeps the workflow's locks."""
 
 
-class Workflow(msgspec.Struct, gc=False):
+class StoredWorkflow(msgspec.Struct, gc=False):
     """A workflow as it is stored. Times are microseconds since the epoch.
 
     ``finished_at`` is when its last job ended: a cancelled workflow is ``cancelled`` at once, and finished when its
@@ -122,14 +122,14 @@ Those of the specification are ``cancelled`` at once, as it says (8.1), also whi
 """
 
 
-def shown_state_of(workflow: Workflow) -> str:
+def shown_state_of(workflow: StoredWorkflow) -> str:
     """Return the state of a workflow as callers see it."""
     if workflow.state != WorkflowState.CANCELLED or workflow.finished_at is not None:
         return workflow.state
     return WorkflowState.CANCELLED if workflow.type in _OF_SPECIFICATION else WorkflowState.CANCELLING
 
 
-WORKFLOW_COLUMNS: Final = ", ".join(Workflow.__struct_fields__)
+WORKFLOW_COLUMNS: Final = ", ".join(StoredWorkflow.__struct_fields__)
 
 HIDDEN: Final = "hidden"
 """State of a workflow that is hidden from callers: it is being deleted, or its nodes are still being created.
@@ -141,7 +141,7 @@ IS_VISIBLE: Final = f"state <> '{HIDDEN}'"
 """Condition on a workflow: callers can see it."""
 
 
-def find_workflow(tx: Transaction, id: str, *, tenant: str | None = None, lock: bool = False) -> Workflow | None:
+def find_workflow(tx: Transaction, id: str, *, tenant: str | None = None, lock: bool = False) -> StoredWorkflow | None:
     """Return the workflow with an id, if there is one that callers can see.
 
     Parameters
@@ -158,18 +158,18 @@ def find_workflow(tx: Transaction, id: str, *, tenant: str | None = None, lock: 
         f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE id = :id AND {IS_VISIBLE}" + (tx.for_update if lock else ""),
         {"id": id},
     )
-    workflow = Workflow(*rows[0]) if rows else None
+    workflow = StoredWorkflow(*rows[0]) if rows else None
     return workflow if workflow is not None and tenant in (None, workflow.tenant) else None
 
 
-def get_workflow(tx: Transaction, id: str, *, tenant: str | None = None, lock: bool = False) -> Workflow:
+def get_workflow(tx: Transaction, id: str, *, tenant: str | None = None, lock: bool = False) -> StoredWorkflow:
     """Return the workflow with an id, or raise ``NotFound``. See ``find_workflow``."""
     if (workflow := find_workflow(tx, id, tenant=tenant, lock=lock)) is None:
         raise no_workflow(id)
     return workflow
 
 
-def emit(tx: Transaction, type: str, workflow: Workflow, **data: Any) -> None:
+def emit(tx: Transaction, type: str, workflow: StoredWorkflow, **data: Any) -> None:
     """Record an event of a workflow.
 
     Spec: ojs-workflows appendix B

@@ -14,7 +14,7 @@ from ojster.core.references import ITEM
 from ojster.jobs.new_job import NewJob, read_job
 from ojster.workflows.node import Node
 from ojster.workflows.plan.members import Problem
-from ojster.workflows.stored_workflow import Workflow
+from ojster.workflows.stored_workflow import StoredWorkflow
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -219,7 +219,7 @@ class Planned(msgspec.Struct, frozen=True):
     kept: list[Problem]
 
 
-class NewWorkflow(Workflow, kw_only=True, gc=True):
+class NewWorkflow(StoredWorkflow, kw_only=True, gc=True):
     """A workflow that passed validation and can be created: it has no number yet, and its plan instead of nodes."""
 
     plan: Plan

@@ -10,7 +10,7 @@ import msgspec
 from ojster.storage.transaction import Transaction
 from ojster.workflows.read.info import WorkflowError
 from ojster.workflows.read.node_view import SELECT_NODES, NodeViews
-from ojster.workflows.stored_workflow import Workflow
+from ojster.workflows.stored_workflow import StoredWorkflow
 
 MAX_FAILED_STEPS: Final = 10
 """Maximum number of failed steps in the error of a workflow that is shown without its steps."""
@@ -19,7 +19,7 @@ MAX_MESSAGE: Final = 500
 """Maximum length of what is cited of the error of a step, in characters."""
 
 
-def failed_steps(tx: Transaction, workflow: Workflow, cause: WorkflowError | None) -> WorkflowError:
+def failed_steps(tx: Transaction, workflow: StoredWorkflow, cause: WorkflowError | None) -> WorkflowError:
     """Return the error of a failed workflow with the steps that failed first.
 
     Parameters

@@ -21,7 +21,7 @@ from ojster.workflows.read.flow_levels import flow_steps
 from ojster.workflows.read.node_view import SELECT_NODES, node_of
 from ojster.workflows.read.step_pages import StepRow, describe
 from ojster.workflows.run.graph import NODE_COLUMNS
-from ojster.workflows.stored_workflow import Workflow, find_workflow
+from ojster.workflows.stored_workflow import StoredWorkflow, find_workflow
 
 DEFAULT_LEVEL_STEPS: Final = 100
 """Number of steps in a page, unless the caller asks for another."""
@@ -99,7 +99,7 @@ def show_levels(tx: Transaction, request: LevelRequest) -> Level:
     return Level(steps, main.total, next_after)
 
 
-def _show_flow(tx: Transaction, workflow: Workflow, flow: Node, request: LevelRequest) -> Level:
+def _show_flow(tx: Transaction, workflow: StoredWorkflow, flow: Node, request: LevelRequest) -> Level:
     """Return a page of what the function of a flow has asked for, in its order."""
     asked, total, next_after = flow_steps(tx, flow, workflow.root, request.after + 1, request.limit)
     steps = [
@@ -114,7 +114,7 @@ def _show_flow(tx: Transaction, workflow: Workflow, flow: Node, request: LevelRe
     return Level(steps, total, next_after)
 
 
-def _node(tx: Transaction, workflow: Workflow, number: int) -> Node | None:
+def _node(tx: Transaction, workflow: StoredWorkflow, number: int) -> Node | None:
     first, last = workflow.numbers
     if first + number > last:
         return None
@@ -129,7 +129,7 @@ def _children(tx: Transaction, parent: int, after: int, limit: int) -> list[Any]
     )
 
 
-def _step(node: Node, row: StepRow, workflow: Workflow, *, is_branch: bool) -> LevelStep:
+def _step(node: Node, row: StepRow, workflow: StoredWorkflow, *, is_branch: bool) -> LevelStep:
     return LevelStep(
         **msgspec.structs.asdict(row),
         number=node.id - workflow.root,
@@ -138,7 +138,7 @@ def _step(node: Node, row: StepRow, workflow: Workflow, *, is_branch: bool) -> L
     )
 
 
-def _connect(tx: Transaction, workflow: Workflow, steps: Sequence[LevelStep], nodes: Sequence[Node]) -> None:
+def _connect(tx: Transaction, workflow: StoredWorkflow, steps: Sequence[LevelStep], nodes: Sequence[Node]) -> None:
     """Add the numbers of predecessors to the steps. A step after a hidden one follows what comes before that.
 
     ``nodes``: those of the page, hidden ones among them.

@@ -16,7 +16,7 @@ from ojster.storage.transaction import Transaction
 from ojster.workflows.read.info import WorkflowPage
 from ojster.workflows.read.views import summary_of, workflow_rows
 from ojster.workflows.read.waiting import find_waits, waits_for
-from ojster.workflows.stored_workflow import IS_CANCELLING, IS_VISIBLE, Workflow
+from ojster.workflows.stored_workflow import IS_CANCELLING, IS_VISIBLE, StoredWorkflow
 from ojster.workflows.wait import WaitingFor
 
 DEFAULT_PAGE: Final = 50
@@ -126,7 +126,7 @@ def walk(tx: Transaction, steps: Sequence[WalkStep[WorkflowConditions]]) -> list
     return [take_step(tx, step, "workflows", _WINDOW, _select) for step in steps]
 
 
-def matches(tx: Transaction, workflow: Workflow, chosen: WorkflowConditions) -> bool:
+def matches(tx: Transaction, workflow: StoredWorkflow, chosen: WorkflowConditions) -> bool:
     """Return whether a filter selects a workflow, which may have changed since it was read."""
     where, parameters = conditions(chosen)
     rows = tx.execute(f"SELECT params FROM workflows WHERE seq = :seq AND {where}", parameters | {"seq": workflow.seq})
@@ -155,24 +155,24 @@ def _select(tx: Transaction, chosen: WorkflowConditions, rows: str, bounds: dict
 
 def _older(
     tx: Transaction, where: str, parameters: dict[str, Any], before: int | None, limit: int, offset: int = 0
-) -> list[Workflow]:
+) -> list[StoredWorkflow]:
     """Return the newest matching workflows that are older than the one with the number ``before``."""
     bounds = parameters | {"limit": limit, "offset": offset}
     if before is not None:
         where += " AND seq < :before"
         bounds["before"] = before
     rows = workflow_rows(tx, f"{where} ORDER BY seq DESC LIMIT :limit OFFSET :offset", bounds)
-    return [Workflow(*row) for row in rows]
+    return [StoredWorkflow(*row) for row in rows]
 
 
 def _with_params(
     tx: Transaction, chosen: WorkflowFilter, where: str, parameters: dict[str, Any]
-) -> tuple[list[Workflow], int | None]:
+) -> tuple[list[StoredWorkflow], int | None]:
     """Return the workflows of a page that have certain parameters, and where the next page begins.
 
     No index covers parameters, so that each workflow is looked at, at most ``MAX_WINDOWS * _WINDOW`` for a page.
     """
-    matching: list[Workflow] = []
+    matching: list[StoredWorkflow] = []
     before = chosen.before
     for _ in range(MAX_WINDOWS):
         window = _older(tx, where, parameters, before, _WINDOW)

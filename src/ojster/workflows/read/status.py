@@ -26,7 +26,7 @@ from ojster.workflows.stored_workflow import (
     FINAL_STATES,
     IS_CANCELLING,
     IS_VISIBLE,
-    Workflow,
+    StoredWorkflow,
     get_workflow,
 )
 from ojster.workflows.wait import WaitingFor
@@ -125,7 +125,7 @@ _MAY_BE_SHOWN: Final = "n.state NOT IN ('waiting', 'ready', 'skipped')"
 """SQL condition of the nodes that a status shows, and of some others; the many that wait are not read."""
 
 
-def _status(tx: Transaction, workflow: Workflow) -> WorkflowStatus:
+def _status(tx: Transaction, workflow: StoredWorkflow) -> WorkflowStatus:
     expecting = sorted(nodes_that_wait_for_items(tx, workflow.numbers))
     rows = tx.execute(f"{SELECT_WITH_VALUES} WHERE n.id BETWEEN ? AND ? AND {_MAY_BE_SHOWN}", workflow.numbers)
     if expecting:

@@ -34,7 +34,7 @@ from ojster.workflows.read.reviews import find_reviews
 from ojster.workflows.read.waiting import waits_of, waits_of_flows
 from ojster.workflows.run.copies import find_forks
 from ojster.workflows.run.results import outcomes
-from ojster.workflows.stored_workflow import IS_VISIBLE, WORKFLOW_COLUMNS, Workflow, find_workflow, shown_state_of
+from ojster.workflows.stored_workflow import IS_VISIBLE, WORKFLOW_COLUMNS, StoredWorkflow, find_workflow, shown_state_of
 from ojster.workflows.wait import WaitingFor
 
 MAX_WORKFLOW_ERRORS: Final = 100
@@ -82,12 +82,12 @@ def full_ids(tx: Transaction, requests: Sequence[tuple[str, str | None]]) -> lis
     ]
 
 
-def _summary(tx: Transaction, workflow: Workflow) -> WorkflowInfo:
+def _summary(tx: Transaction, workflow: StoredWorkflow) -> WorkflowInfo:
     """Return a workflow without its steps, with what they wait for."""
     return summary_of(workflow, waits_of(tx, workflow.numbers) if workflow.finished_at is None else ())
 
 
-def _with_failures(tx: Transaction, workflow: Workflow) -> WorkflowInfo:
+def _with_failures(tx: Transaction, workflow: StoredWorkflow) -> WorkflowInfo:
     """Return a workflow without its steps, with what they wait for, or why they failed."""
     info = _summary(tx, workflow)
     if workflow.state in _FAILED:
@@ -95,7 +95,7 @@ def _with_failures(tx: Transaction, workflow: Workflow) -> WorkflowInfo:
     return info
 
 
-def _without_steps(tx: Transaction, workflow: Workflow) -> WorkflowInfo:
+def _without_steps(tx: Transaction, workflow: StoredWorkflow) -> WorkflowInfo:
     """Return a workflow that has too many steps to be shown with it, with its result or error."""
     info = _with_failures(tx, workflow)
     info.forks = find_forks(tx, workflow)
@@ -113,7 +113,7 @@ def workflow_rows(tx: Transaction, where: str, parameters: dict[str, Any]) -> li
     return tx.execute(f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE {IS_VISIBLE} AND {where}", parameters)
 
 
-def summary_of(workflow: Workflow, waiting_for: Sequence[WaitingFor] = ()) -> WorkflowInfo:
+def summary_of(workflow: StoredWorkflow, waiting_for: Sequence[WaitingFor] = ()) -> WorkflowInfo:
     """Return a workflow without its steps; ``waiting_for``: what steps of it wait for."""
     metadata: dict[str, Any] = _decode(workflow.metadata)
     times = {
@@ -162,7 +162,7 @@ _SAME: Final = (
 class _View:
     """A workflow with its nodes and jobs loaded."""
 
-    def __init__(self, tx: Transaction, workflow: Workflow) -> None:
+    def __init__(self, tx: Transaction, workflow: StoredWorkflow) -> None:
         self._tx = tx
         self._workflow = workflow
         self._children: dict[int, list[Node]] = defaultdict(list)

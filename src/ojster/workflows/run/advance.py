@@ -43,7 +43,7 @@ from ojster.workflows.plan.reader import MAX_MAP_ELEMENTS
 from ojster.workflows.plan.values import Spec
 from ojster.workflows.run.claimed_steps import note_step
 from ojster.workflows.run.flow_wakeups import end_awaited
-from ojster.workflows.run.graph import Graph
+from ojster.workflows.run.graph import LoadedGraph
 from ojster.workflows.run.maps import begin_map, go_on_with_map
 from ojster.workflows.run.results import NodeOutcome, outcomes, why_failed
 from ojster.workflows.run.start_quota import CONDITION_SECONDS, Starts, defer_starts
@@ -51,7 +51,7 @@ from ojster.workflows.run.states import change_node, change_workflow
 from ojster.workflows.run.step_jobs import StepJobs, StepValues
 from ojster.workflows.run.turns import wake_next
 from ojster.workflows.run.undoing import compared_nodes, is_left_to_undo
-from ojster.workflows.stored_workflow import BRANCH_TIMEOUT, Workflow, WorkflowState, emit
+from ojster.workflows.stored_workflow import BRANCH_TIMEOUT, StoredWorkflow, WorkflowState, emit
 
 _decode: Final = msgspec.json.decode
 _encode: Final = msgspec.json.Encoder().encode
@@ -73,7 +73,7 @@ def advance(tx: Transaction) -> None:
         collect_outputs(tx)
         ended, tx.effects.ended = tx.effects.ended, []
         nodes = {job.node: job for job in ended if job.node is not None}
-        graph = Graph(tx)
+        graph = LoadedGraph(tx)
         graph.lock_around(nodes)
         run = Advance(graph)
         for id, job in nodes.items():
@@ -86,7 +86,7 @@ def advance(tx: Transaction) -> None:
 class Advance:
     """The propagation of changes through the workflows of a graph."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: LoadedGraph) -> None:
         self.graph = graph
         self.tx = graph.tx
         self._ended: list[Node] = []
@@ -363,7 +363,7 @@ class Advance:
         self.starts.defer(container.id, node.position)
         return True
 
-    def _block(self, node: Node, workflow: Workflow, spec: Spec) -> None:
+    def _block(self, node: Node, workflow: StoredWorkflow, spec: Spec) -> None:
         change_node(node, NodeState.BLOCKED)
         if spec.timeout is not None:
             defer_starts(self.tx, {node.id: 0}, self.graph.workflows, self.tx.now + spec.timeout)

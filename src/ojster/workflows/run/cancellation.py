@@ -18,12 +18,12 @@ from ojster.storage.transaction import Transaction
 from ojster.workflows.node import NOT_STARTED, Kind, Node, NodeState, body_of
 from ojster.workflows.run.advance import ENDED_FLOWS, Advance
 from ojster.workflows.run.flow_wakeups import ask_to_cancel
-from ojster.workflows.run.graph import Graph
+from ojster.workflows.run.graph import LoadedGraph
 from ojster.workflows.run.maps import park_map
 from ojster.workflows.run.start_quota import go_on_with_starts
 from ojster.workflows.run.states import change_node, change_workflow
 from ojster.workflows.run.steps import StepAddress, find_step, is_over, require, steering, wrong_state
-from ojster.workflows.stored_workflow import BRANCH_TIMEOUT, FINAL_STATES, Workflow, WorkflowState, emit
+from ojster.workflows.stored_workflow import BRANCH_TIMEOUT, FINAL_STATES, StoredWorkflow, WorkflowState, emit
 
 
 class WorkflowCancellation(msgspec.Struct, frozen=True):
@@ -45,19 +45,19 @@ class WorkflowCancellation(msgspec.Struct, frozen=True):
     stop_flows: bool | None = None
 
 
-def refuse_cancellation(workflow: Workflow, *, stop_active: bool = False) -> OjsterError | None:
+def refuse_cancellation(workflow: StoredWorkflow, *, stop_active: bool = False) -> OjsterError | None:
     """Return why a workflow cannot be cancelled; ``None`` if it can."""
     if workflow.state not in FINAL_STATES or _is_cut_short(workflow, stop_active=stop_active):
         return None
     return wrong_state(workflow, f"The workflow {workflow.id} is already in terminal state {workflow.state!r}.")
 
 
-def _is_cut_short(workflow: Workflow, *, stop_active: bool) -> bool:
+def _is_cut_short(workflow: StoredWorkflow, *, stop_active: bool) -> bool:
     """Return whether a cancellation stops the clean-up that an earlier one has begun."""
     return stop_active and workflow.state == WorkflowState.CANCELLED and workflow.finished_at is None
 
 
-def cancel_now(run: Advance, workflow: Workflow, item: WorkflowCancellation) -> None:
+def cancel_now(run: Advance, workflow: StoredWorkflow, item: WorkflowCancellation) -> None:
     """Cancel a workflow that is locked: steps that have not started are cancelled; raise the refusal.
 
     Spec: ojs-workflows 11.3
@@ -89,7 +89,7 @@ cancel_workflows: Final = steering(cancel_now)
 """Cancel workflows."""
 
 
-def _begin_to_cancel(run: Advance, workflow: Workflow, by: str | None, **more: Any) -> Node:
+def _begin_to_cancel(run: Advance, workflow: StoredWorkflow, by: str | None, **more: Any) -> Node:
     """Note that a workflow is cancelled, unless it is already, with ``more`` in its event; return its root."""
     if workflow.state not in FINAL_STATES:
         change_workflow(workflow, WorkflowState.CANCELLED)
@@ -101,7 +101,7 @@ def _begin_to_cancel(run: Advance, workflow: Workflow, by: str | None, **more: A
 
 
 @steering
-def terminate_workflows(run: Advance, workflow: Workflow, item: WorkflowCancellation) -> None:
+def terminate_workflows(run: Advance, workflow: StoredWorkflow, item: WorkflowCancellation) -> None:
     """End a workflow without letting anything clean up, its flows, compensations and branches too."""
     if workflow.finished_at is not None:
         raise wrong_state(workflow, f"The workflow {workflow.id} is {workflow.state}: nothing of it runs.")
@@ -118,7 +118,7 @@ _TERMINATED: Final = {"code": "cancelled", "message": "The workflow was terminat
 
 
 def _go_on_to_cancel(
-    run: Advance, workflow: Workflow, root: Node, branches: Sequence[Node], *, stop_active: bool
+    run: Advance, workflow: StoredWorkflow, root: Node, branches: Sequence[Node], *, stop_active: bool
 ) -> None:
     """Let ``on_cancel`` run after ``on_error``, which is running.
 
@@ -141,7 +141,7 @@ _CANCELLED: Final = {"code": "cancelled", "message": "The workflow was cancelled
 
 
 @steering
-def cancel_steps(run: Advance, workflow: Workflow, item: StepAddress) -> None:
+def cancel_steps(run: Advance, workflow: StoredWorkflow, item: StepAddress) -> None:
     """Cancel a step and everything inside it, including active jobs."""
     node = find_step(run.graph, workflow, item.step)
     if node.has_ended or is_over(run.graph, node):
@@ -152,7 +152,7 @@ def cancel_steps(run: Advance, workflow: Workflow, item: StepAddress) -> None:
 
 def abort(
     run: Advance,
-    workflow: Workflow,
+    workflow: StoredWorkflow,
     target: Node,
     verdict: NodeState,
     error: dict[str, Any],
@@ -244,7 +244,7 @@ def cancel_left(tx: Transaction) -> None:
     """Cancel what flows have asked for that ended in this transaction: nobody waits for it any more."""
     while flows := list(tx.known[ENDED_FLOWS]):
         tx.known[ENDED_FLOWS].clear()
-        graph = Graph(tx)
+        graph = LoadedGraph(tx)
         graph.lock({flow >> NODE_BITS for flow in flows})
         graph.load(flows)
         run = Advance(graph)
@@ -265,7 +265,7 @@ def skip_rest(tx: Transaction, job: Job) -> None:
     """
     if job.node is None:
         return
-    graph = Graph(tx)
+    graph = LoadedGraph(tx)
     graph.lock([job.node >> NODE_BITS])
     workflow = graph.workflows[job.node >> NODE_BITS]
     parts = {part.id: part for part in graph.parts_of(workflow)}
@@ -303,13 +303,13 @@ def cancel_with_worker(tx: Transaction, job: Job) -> None:
 
 def _cleans_up(tx: Transaction, id: int) -> bool:
     """Return whether a node is inside a branch for errors or cancellation, or inside the compensation of a saga."""
-    graph = Graph(tx)
+    graph = LoadedGraph(tx)
     graph.load([id])
     lineage = graph.lineage(graph.nodes[id])
     return any(inner.position and container.kind in (Kind.SAGA, Kind.WORKFLOW) for inner, container in lineage)
 
 
-def release_now(run: Advance, workflow: Workflow) -> None:
+def release_now(run: Advance, workflow: StoredWorkflow) -> None:
     """Release a workflow: start the jobs and nodes that became ready while it was held."""
     tx, graph = run.tx, run.graph
     workflow.held_at = None

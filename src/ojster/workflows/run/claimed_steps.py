@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from ojster.core.job import NODE_BITS, Job
 from ojster.storage.transaction import Transaction
 from ojster.workflows.node import Inputs, Node
-from ojster.workflows.stored_workflow import WORKFLOW_COLUMNS, Workflow, emit
+from ojster.workflows.stored_workflow import WORKFLOW_COLUMNS, StoredWorkflow, emit
 from ojster.workflows.topics import wake_followers
 
 
@@ -37,7 +37,7 @@ _STEPS: Final = f"""
 """
 
 
-def note_step(tx: Transaction, node: Node, source: Node | None, workflow: Workflow) -> None:
+def note_step(tx: Transaction, node: Node, source: Node | None, workflow: StoredWorkflow) -> None:
     """Note the facts about a step that starts in this transaction, which has locked its workflow."""
     is_stopped = node.verdict is not None or workflow.held_at is not None
     inputs = None if source is None else source.inputs
@@ -77,6 +77,6 @@ def begin_workflows(tx: Transaction, seqs: Collection[int]) -> None:
         (tx.now, tx.integers(chosen)),
     )
     for row in begun:
-        workflow = Workflow(*row)
+        workflow = StoredWorkflow(*row)
         wake_followers(tx, workflow.id)
         emit(tx, "workflow.started", workflow, total_steps=workflow.jobs)

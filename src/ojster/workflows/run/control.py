@@ -20,7 +20,7 @@ from ojster.workflows.run.cancellation import release_now
 from ojster.workflows.run.start_quota import forget_deferred, park_starts
 from ojster.workflows.run.steps import find_step, is_over, require, steering, wrong_state
 from ojster.workflows.run.stopping import put_off
-from ojster.workflows.stored_workflow import Workflow, emit
+from ojster.workflows.stored_workflow import StoredWorkflow, emit
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -45,14 +45,14 @@ class Review(msgspec.Struct, frozen=True):
     author: str | None = None
 
 
-def refuse_hold(workflow: Workflow) -> OjsterError | None:
+def refuse_hold(workflow: StoredWorkflow) -> OjsterError | None:
     """Return why a workflow cannot be held; ``None`` if it can."""
     if workflow.finished_at is None:
         return None
     return wrong_state(workflow, f"The workflow {workflow.id} is {workflow.state}, and cannot be held.")
 
 
-def hold_now(run: Advance, workflow: Workflow, id: str = "") -> None:
+def hold_now(run: Advance, workflow: StoredWorkflow, id: str = "") -> None:
     """Hold a workflow that is locked; raise the refusal."""
     require(refuse_hold(workflow))
     if workflow.held_at is not None:
@@ -82,12 +82,12 @@ hold_workflows: Final = steering(hold_now)
 """Hold workflows: no step starts until they are released; active jobs may finish."""
 
 
-def refuse_release(workflow: Workflow) -> OjsterError | None:
+def refuse_release(workflow: StoredWorkflow) -> OjsterError | None:
     """Return why a workflow cannot be released; ``None`` if it can."""
     return None if workflow.held_at is not None else wrong_state(workflow, f"The workflow {workflow.id} is not held.")
 
 
-def unhold_now(run: Advance, workflow: Workflow, id: str = "") -> None:
+def unhold_now(run: Advance, workflow: StoredWorkflow, id: str = "") -> None:
     """Release a workflow that is locked; raise the refusal."""
     require(refuse_release(workflow))
     release_now(run, workflow)
@@ -98,7 +98,7 @@ release_workflows: Final = steering(unhold_now)
 
 
 @steering
-def review_steps(run: Advance, workflow: Workflow, item: Review) -> None:
+def review_steps(run: Advance, workflow: StoredWorkflow, item: Review) -> None:
     """Approve or reject a step that waits for approval, or record notes."""
     if item.action is None and not item.notes:
         raise InvalidRequest("The review is empty. At least one of 'action' and 'notes' must be given.")

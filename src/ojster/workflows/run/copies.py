@@ -8,7 +8,7 @@ from ojster.collections.contents import copy_items_of_workflow
 from ojster.core.ids import new_id
 from ojster.storage.transaction import Transaction
 from ojster.workflows.node import ENDED, Node
-from ojster.workflows.stored_workflow import IS_VISIBLE, Workflow
+from ojster.workflows.stored_workflow import IS_VISIBLE, StoredWorkflow
 
 _ENDED: Final = ", ".join(f"'{state.value}'" for state in sorted(ENDED))
 
@@ -58,7 +58,9 @@ MAX_FORKS: Final = 100
 """Maximum number of forks that are shown with a workflow."""
 
 
-def copy_of(tx: Transaction, source: Workflow, seq: int, id: str | None, step: str | None, by: str | None) -> Workflow:
+def copy_of(
+    tx: Transaction, source: StoredWorkflow, seq: int, id: str | None, step: str | None, by: str | None
+) -> StoredWorkflow:
     """Return a workflow that begins as a copy of another, without its parts.
 
     Parameters
@@ -71,7 +73,7 @@ def copy_of(tx: Transaction, source: Workflow, seq: int, id: str | None, step: s
         Name of its creator, if it is known.
     """
     kept: dict[str, Any] = {name: getattr(source, name) for name in _KEPT}
-    made = Workflow(**kept, seq=seq, id=id or new_id(), created_at=tx.now)
+    made = StoredWorkflow(**kept, seq=seq, id=id or new_id(), created_at=tx.now)
     made.created_by, made.forked_from, made.forked_step = by, source.id, step
     return made
 
@@ -82,7 +84,7 @@ _KEPT: Final = (
 )
 
 
-def copy_parts(tx: Transaction, source: Workflow, copy: Workflow) -> None:
+def copy_parts(tx: Transaction, source: StoredWorkflow, copy: StoredWorkflow) -> None:
     """Copy the steps of a workflow, and what they have come to, into another."""
     first, last = source.numbers
     numbers: dict[str, Any] = {"by": copy.root - source.root, "first": first, "last": last}
@@ -119,7 +121,7 @@ def copy_parts(tx: Transaction, source: Workflow, copy: Workflow) -> None:
     copy_items_of_workflow(tx, source.seq, copy.seq)
 
 
-def _keep_seeds(tx: Transaction, source: Workflow, numbers: dict[str, Any]) -> None:
+def _keep_seeds(tx: Transaction, source: StoredWorkflow, numbers: dict[str, Any]) -> None:
     """Let the flows of a copy draw the same random numbers: what is recorded of them was asked for with those."""
     rows = tx.execute(
         """
@@ -141,7 +143,7 @@ def _keep_seeds(tx: Transaction, source: Workflow, numbers: dict[str, Any]) -> N
     )
 
 
-def copy_reviews(tx: Transaction, source: Workflow, copy: Workflow) -> None:
+def copy_reviews(tx: Transaction, source: StoredWorkflow, copy: StoredWorkflow) -> None:
     """Copy what people have said of the steps that a copy keeps."""
     tx.execute(
         """
@@ -156,7 +158,7 @@ def copy_reviews(tx: Transaction, source: Workflow, copy: Workflow) -> None:
     )
 
 
-def find_forks(tx: Transaction, workflow: Workflow) -> list[str]:
+def find_forks(tx: Transaction, workflow: StoredWorkflow) -> list[str]:
     """Return the ids of the last workflows as which a workflow runs again, the newest first."""
     rows = tx.execute(
         f"SELECT id FROM workflows WHERE forked_from = :id AND {IS_VISIBLE} ORDER BY seq DESC LIMIT :most",

@@ -19,16 +19,16 @@ from ojster.storage.transaction import Transaction
 from ojster.tenancy.quotas import check_tenant_limits
 from ojster.workflows.plan.values import NewWorkflow, Plan
 from ojster.workflows.run.advance import Advance
-from ojster.workflows.run.graph import Graph, workflow_row
+from ojster.workflows.run.graph import LoadedGraph, workflow_row
 from ojster.workflows.run.states import change_workflow
 from ojster.workflows.run.turns import waits_for_turn
-from ojster.workflows.stored_workflow import HIDDEN, Workflow, WorkflowState, emit
+from ojster.workflows.stored_workflow import HIDDEN, StoredWorkflow, WorkflowState, emit
 from ojster.workflows.targets import refuse_target
 
 
 def create(tx: Transaction, requests: Sequence[NewWorkflow]) -> list[str | OjsterError]:
     """Create workflows and start those that are due; for each, return its id or an error."""
-    graph = Graph(tx)
+    graph = LoadedGraph(tx)
     run = Advance(graph)
     results: list[str | OjsterError] = []
     for new, seq in zip(requests, tx.new_numbers("workflows", len(requests)), strict=True):
@@ -66,7 +66,7 @@ def parts_of(plan: Plan) -> Iterator[Plan]:
 @for_each
 def begin(tx: Transaction, new: NewWorkflow) -> int | OjsterError:
     """Create workflows without nodes that nobody sees; for each, return its ``seq`` or an error."""
-    graph = Graph(tx)
+    graph = LoadedGraph(tx)
     if (refusal := _refusal(graph, new)) is not None:
         return refusal
     (seq,) = tx.new_numbers("workflows", 1)
@@ -79,7 +79,7 @@ def begin(tx: Transaction, new: NewWorkflow) -> int | OjsterError:
 @returns_refusal
 def plant(tx: Transaction, part: tuple[int, Plan]) -> None:
     """Add nodes and edges to incomplete workflows, each given by its ``seq``; for each, return ``None`` or an error."""
-    graph = Graph(tx)
+    graph = LoadedGraph(tx)
     workflow = _incomplete(graph, part[0])
     graph.plant(part[1], workflow)
     workflow.due_at = tx.now + ABANDONED_AFTER
@@ -92,7 +92,7 @@ def plant(tx: Transaction, part: tuple[int, Plan]) -> None:
 def finish(tx: Transaction, complete: tuple[int, NewWorkflow]) -> str:
     """Show workflows, given by their ``seq``, and start those that are due; for each, return its id or an error."""
     seq, new = complete
-    graph = Graph(tx)
+    graph = LoadedGraph(tx)
     run = Advance(graph)
     workflow = _incomplete(graph, seq)
     change_workflow(workflow, WorkflowState.PENDING)
@@ -121,14 +121,14 @@ def create_whole(tx: Transaction, new: NewWorkflow) -> str | OjsterError:
     return finish(tx, [(begun, new)])[0]
 
 
-def abandon(tx: Transaction, workflow: Workflow) -> None:
+def abandon(tx: Transaction, workflow: StoredWorkflow) -> None:
     """Let retention delete an incomplete workflow to which nobody adds nodes any more."""
     tx.execute(
         "UPDATE workflows SET finished_at = :now, due_at = NULL WHERE seq = :seq", {"now": tx.now, "seq": workflow.seq}
     )
 
 
-def _incomplete(graph: Graph, seq: int) -> Workflow:
+def _incomplete(graph: LoadedGraph, seq: int) -> StoredWorkflow:
     """Lock and return an incomplete workflow; raise the refusal if it was abandoned."""
     graph.lock([seq])
     workflow = graph.workflows.get(seq)
@@ -140,7 +140,7 @@ def _incomplete(graph: Graph, seq: int) -> Workflow:
     return workflow
 
 
-def _refusal(graph: Graph, new: NewWorkflow) -> OjsterError | None:
+def _refusal(graph: LoadedGraph, new: NewWorkflow) -> OjsterError | None:
     """Return why a workflow cannot be created, or ``None``."""
     tx = graph.tx
     if new.id_is_given or new.target is not None:
@@ -160,7 +160,7 @@ def _refusal(graph: Graph, new: NewWorkflow) -> OjsterError | None:
     return refused
 
 
-def _show(run: Advance, workflow: Workflow, new: NewWorkflow) -> None:
+def _show(run: Advance, workflow: StoredWorkflow, new: NewWorkflow) -> None:
     """Announce a workflow whose nodes exist, and start it if it is due."""
     tx = run.tx
     promise(tx, workflow.seq, new.plan.promises)
@@ -177,19 +177,19 @@ def _due_at(new: NewWorkflow) -> int | None:
     return min((moment for moment in (new.scheduled_at, new.expires_at) if moment is not None), default=None)
 
 
-def _add(graph: Graph, seq: int, new: NewWorkflow, state: str, due_at: int | None) -> Workflow:
+def _add(graph: LoadedGraph, seq: int, new: NewWorkflow, state: str, due_at: int | None) -> StoredWorkflow:
     tx = graph.tx
     tx.execute_many(
         "INSERT INTO workflow_properties (workflow, name, value, version) VALUES (?, ?, ?, 1)",
         [(seq, name, bytes(value)) for name, value in new.properties.items()],
     )
-    workflow = Workflow(*workflow_row(new))
+    workflow = StoredWorkflow(*workflow_row(new))
     workflow.seq, workflow.state, workflow.created_at, workflow.due_at = seq, state, tx.now, due_at
     graph.add(workflow)
     return workflow
 
 
-def launch(run: Advance, workflow: Workflow) -> None:
+def launch(run: Advance, workflow: StoredWorkflow) -> None:
     """Start a workflow; if it is held, its steps start when it is released."""
     graph = run.graph
     change_workflow(workflow, WorkflowState.RUNNING)

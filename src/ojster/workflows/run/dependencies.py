@@ -7,10 +7,10 @@ import msgspec
 from ojster.core.errors import InvalidRequest, NotFound
 from ojster.workflows.node import NOT_STARTED, Followed, Inputs, Kind, Node, NodeState, count_ended_predecessor
 from ojster.workflows.run.advance import Advance
-from ojster.workflows.run.graph import Graph
+from ojster.workflows.run.graph import LoadedGraph
 from ojster.workflows.run.states import change_node
 from ojster.workflows.run.steps import find_step, is_over, steering, wrong_state
-from ojster.workflows.stored_workflow import Workflow
+from ojster.workflows.stored_workflow import StoredWorkflow
 
 
 class NewDependencies(msgspec.Struct, frozen=True):
@@ -30,7 +30,7 @@ class NewDependencies(msgspec.Struct, frozen=True):
 
 
 @steering
-def add_dependencies(run: Advance, workflow: Workflow, item: NewDependencies) -> None:
+def add_dependencies(run: Advance, workflow: StoredWorkflow, item: NewDependencies) -> None:
     """Let a step wait for others, as if they had been declared so."""
     graph = run.graph
     step = find_step(graph, workflow, item.step)
@@ -62,7 +62,7 @@ def add_dependencies(run: Advance, workflow: Workflow, item: NewDependencies) ->
         run.decide([step])
 
 
-def _sibling(graph: Graph, container: Node, step: Node, name: str) -> Node:
+def _sibling(graph: LoadedGraph, container: Node, step: Node, name: str) -> Node:
     """Return the step of a graph with an id, which must be able to end before ``step`` starts."""
     before = next((child for child in graph.named_children(container, name) if child.name == name), None)
     if before is None:
@@ -75,7 +75,7 @@ def _sibling(graph: Graph, container: Node, step: Node, name: str) -> Node:
     return before
 
 
-def _leads_to(graph: Graph, container: Node, step: Node, goal: Node) -> bool:
+def _leads_to(graph: LoadedGraph, container: Node, step: Node, goal: Node) -> bool:
     """Return whether a step of a container must start before another one can end."""
     seen = {step.id}
     front = [step]
@@ -91,7 +91,7 @@ def _leads_to(graph: Graph, container: Node, step: Node, goal: Node) -> bool:
     return False
 
 
-def _connect(graph: Graph, before: Node, step: Node) -> None:
+def _connect(graph: LoadedGraph, before: Node, step: Node) -> None:
     """Let a step wait for another one, unless it does so already."""
     if any(node.id == step.id for node in graph.successors([before.id])):
         return
@@ -103,7 +103,7 @@ def _connect(graph: Graph, before: Node, step: Node) -> None:
         count_ended_predecessor(step, before)
 
 
-def _give_results(graph: Graph, step: Node) -> None:
+def _give_results(graph: LoadedGraph, step: Node) -> None:
     """Let the jobs of a step receive the results of those that it depends on, as declared dependencies do."""
     if step.inputs is not None:
         return

@@ -14,11 +14,11 @@ from ojster.workflows.node import Node, NodeState
 from ojster.workflows.run.advance import Advance
 from ojster.workflows.run.cancellation import abort, release_now
 from ojster.workflows.run.creation import abandon, launch
-from ojster.workflows.run.graph import Graph
+from ojster.workflows.run.graph import LoadedGraph
 from ojster.workflows.run.retention import MAX_DUE_WORKFLOWS
 from ojster.workflows.run.states import change_workflow
 from ojster.workflows.run.turns import waits_for_turn
-from ojster.workflows.stored_workflow import BRANCH_TIMEOUT, HIDDEN, Workflow, WorkflowState, emit
+from ojster.workflows.stored_workflow import BRANCH_TIMEOUT, HIDDEN, StoredWorkflow, WorkflowState, emit
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -54,7 +54,7 @@ def _look_later(tx: Transaction, seq: int, delay: int) -> None:
 
 def _look_after(tx: Transaction, seq: int) -> None:
     """Start, expire or time out a due workflow, unless one before it has ended it: its job may have replaced one."""
-    graph = Graph(tx)
+    graph = LoadedGraph(tx)
     graph.lock([seq])
     workflow = graph.workflows[seq]
     if workflow.due_at is None or workflow.due_at > tx.now:
@@ -69,7 +69,7 @@ def _look_after(tx: Transaction, seq: int) -> None:
     run.go()
 
 
-def _expire_or_launch(run: Advance, workflow: Workflow) -> None:
+def _expire_or_launch(run: Advance, workflow: StoredWorkflow) -> None:
     if workflow.expires_at is not None and workflow.expires_at <= run.tx.now:
         change_workflow(workflow, WorkflowState.CANCELLED)
         workflow.cancelled_at = run.tx.now
@@ -87,7 +87,7 @@ def _expire_or_launch(run: Advance, workflow: Workflow) -> None:
         launch(run, workflow)
 
 
-def _time_out(run: Advance, workflow: Workflow) -> None:
+def _time_out(run: Advance, workflow: StoredWorkflow) -> None:
     workflow.due_at = None
     run.graph.change(workflow)
     root = run.graph.root_of(workflow)
@@ -106,7 +106,7 @@ def _time_out(run: Advance, workflow: Workflow) -> None:
         release_now(run, workflow)
 
 
-def _time_out_branch(run: Advance, workflow: Workflow, root: Node) -> None:
+def _time_out_branch(run: Advance, workflow: StoredWorkflow, root: Node) -> None:
     """End the branch that runs; the next one, if any, runs then."""
     days = BRANCH_TIMEOUT // DAY
     error = {"code": "branch_timeout", "message": f"The branch ran longer than {days} days."}

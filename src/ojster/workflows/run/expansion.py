@@ -15,10 +15,10 @@ from ojster.storage.transaction import Transaction
 from ojster.workflows.node import Kind, Node, NodeState
 from ojster.workflows.run.advance import Advance
 from ojster.workflows.run.cancellation import abort
-from ojster.workflows.run.graph import Graph
+from ojster.workflows.run.graph import LoadedGraph
 from ojster.workflows.run.maps import ELEMENT_NODES_AT_ONCE, park_map, plant_elements
 from ojster.workflows.run.start_quota import MAX_STARTS_OF_WORKFLOW, forget_deferred
-from ojster.workflows.stored_workflow import WORKFLOW_COLUMNS, Workflow
+from ojster.workflows.stored_workflow import WORKFLOW_COLUMNS, StoredWorkflow
 
 BYTES_AT_ONCE: Final = 4 << 20
 """Size of jobs with resolved references after which a transaction creates no more elements, in bytes."""
@@ -101,7 +101,7 @@ def _end_gate(run: Advance, gate: Node) -> None:
         run.fail(gate, "wait_timeout", f"The gate was not approved within {timeout / SECOND:g} seconds.")
 
 
-def _first_free(tx: Transaction, ids: Iterable[int]) -> tuple[Graph, Node] | None:
+def _first_free(tx: Transaction, ids: Iterable[int]) -> tuple[LoadedGraph, Node] | None:
     """Lock the workflow of the first of some nodes that no other transaction has locked; ``None``: there is none."""
     for id in ids:
         seq = id >> NODE_BITS
@@ -109,8 +109,8 @@ def _first_free(tx: Transaction, ids: Iterable[int]) -> tuple[Graph, Node] | Non
         # because a worker's report on a large workflow holds this lock to its end.
         query = f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE seq = :seq{tx.skip_locked}"
         for row in tx.execute(query, {"seq": seq}):
-            graph = Graph(tx)
-            graph.workflows[seq] = Workflow(*row)
+            graph = LoadedGraph(tx)
+            graph.workflows[seq] = StoredWorkflow(*row)
             graph.load([id])
             return graph, graph.nodes[id]
     return None
@@ -121,7 +121,7 @@ def _goes_on(node: Node) -> bool:
     return node.state == NodeState.STARTED and node.verdict is None
 
 
-def _expand(graph: Graph, node: Node) -> None:
+def _expand(graph: LoadedGraph, node: Node) -> None:
     """Create children of a map, some of its elements at a time.
 
     Their jobs may replace one another, and so change the map; so it is read anew for the next elements.
@@ -153,7 +153,7 @@ def _expand(graph: Graph, node: Node) -> None:
         run.decide(children)
         run.go()
         resolved += run.step_jobs.resolved
-        graph = Graph(tx)
+        graph = LoadedGraph(tx)
         graph.lock([node.workflow])
         created += graph.workflow_of(node).nodes - before  # also those of maps inside the elements
         graph.load([node.id])

@@ -33,9 +33,9 @@ from ojster.workflows.flow import (
 )
 from ojster.workflows.node import Kind, Node, body_number, body_of
 from ojster.workflows.run.flow_wakeups import note_changes, note_ends, wake_flows
-from ojster.workflows.run.graph import Graph
+from ojster.workflows.run.graph import LoadedGraph
 from ojster.workflows.run.steps import find_step
-from ojster.workflows.stored_workflow import Workflow, find_workflow
+from ojster.workflows.stored_workflow import StoredWorkflow, find_workflow
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -125,7 +125,7 @@ def send(tx: Transaction, message: FlowMessage) -> int | OjsterError:
 def _send(tx: Transaction, message: FlowMessage) -> int:
     # Whoever suspends the flow has the same lock, so that it either sees the message or is woken by it.
     workflow = _workflow_of(tx, message, lock=True)
-    node = _flow_of(Graph(tx), workflow, message.step)
+    node = _flow_of(LoadedGraph(tx), workflow, message.step)
     flow = body_of(node)
     if (number := _sent_before(tx, flow, message)) is not None:
         return number
@@ -193,14 +193,16 @@ def _sent_before(tx: Transaction, flow: int, message: FlowMessage) -> int | None
     return None
 
 
-def _workflow_of(tx: Transaction, asked: FlowMessage | FlowAddress | UpdateAddress, *, lock: bool = False) -> Workflow:
+def _workflow_of(
+    tx: Transaction, asked: FlowMessage | FlowAddress | UpdateAddress, *, lock: bool = False
+) -> StoredWorkflow:
     workflow = find_workflow(tx, asked.workflow_id, lock=lock)
     if workflow is None or asked.tenant not in (None, workflow.tenant):
         raise no_workflow(asked.workflow_id)
     return workflow
 
 
-def flow_of(tx: Transaction, address: FlowAddress) -> tuple[Workflow, Node]:
+def flow_of(tx: Transaction, address: FlowAddress) -> tuple[StoredWorkflow, Node]:
     """Return the workflow and the node of a flow.
 
     Raises
@@ -209,10 +211,10 @@ def flow_of(tx: Transaction, address: FlowAddress) -> tuple[Workflow, Node]:
         There is no such workflow or step, or it is no flow.
     """
     workflow = _workflow_of(tx, address)
-    return workflow, _flow_of(Graph(tx), workflow, address.step)
+    return workflow, _flow_of(LoadedGraph(tx), workflow, address.step)
 
 
-def _flow_of(graph: Graph, workflow: Workflow, step: str | None) -> Node:
+def _flow_of(graph: LoadedGraph, workflow: StoredWorkflow, step: str | None) -> Node:
     """Return the node of the flow that a workflow, or a step of it, is.
 
     Raises
@@ -357,7 +359,7 @@ def tell(tx: Transaction, job: Job, records: Sequence[NewRecord]) -> None:
 def find_published(tx: Transaction, address: FlowAddress) -> Raw | OjsterError | None:
     """Return what a flow has published last; ``None``: nothing."""
     try:
-        node = _flow_of(Graph(tx), _workflow_of(tx, address), address.step)
+        node = _flow_of(LoadedGraph(tx), _workflow_of(tx, address), address.step)
     except OjsterError as refusal:
         return refusal
     rows = tx.execute(

@@ -22,9 +22,9 @@ from ojster.workflows.node import ENDED, MAX_NODES, Kind, Node, NodeState, body_
 from ojster.workflows.run.flow_files import forget_files
 from ojster.workflows.run.flow_messages import insert_records
 from ojster.workflows.run.flow_wakeups import note_changes
-from ojster.workflows.run.graph import Graph
+from ojster.workflows.run.graph import LoadedGraph
 from ojster.workflows.run.streams import keep_chunks
-from ojster.workflows.stored_workflow import Workflow, delete_nodes
+from ojster.workflows.stored_workflow import StoredWorkflow, delete_nodes
 
 MAX_REMEMBERED: Final = 1_000
 """Number of received messages of earlier rounds of a flow whose idempotency keys, and answers, are remembered."""
@@ -79,7 +79,7 @@ def restart(tx: Transaction, job: Job, records: Sequence[NewRecord]) -> None:
     if (size := len(bytes(begin.result))) > (most := tx.settings.largest_job):
         raise PayloadTooLarge(f"The arguments of the restart take {size} bytes (limit {most}).", limit=most)
     flow = job.node or 0
-    graph = Graph(tx)
+    graph = LoadedGraph(tx)
     graph.lock([job.workflow or 0])
     graph.load([flow])
     container = graph.container_of(graph.nodes[flow])
@@ -96,7 +96,7 @@ def restart(tx: Transaction, job: Job, records: Sequence[NewRecord]) -> None:
     note_changes(tx, [job])
 
 
-def _forget_steps(graph: Graph, workflow: Workflow, container: Node) -> None:
+def _forget_steps(graph: LoadedGraph, workflow: StoredWorkflow, container: Node) -> None:
     """Delete the steps of the graph that have ended. Their jobs stay for their own retention; others may still end."""
     tx = graph.tx
     steps = tx.execute(_STEPS, {"flow": container.id})

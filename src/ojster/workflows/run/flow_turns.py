@@ -50,7 +50,7 @@ from ojster.workflows.run.flow_messages import (
 from ojster.workflows.run.flow_positions import keep_positions
 from ojster.workflows.run.flow_restarts import restart, waiting_keys
 from ojster.workflows.run.flow_wakeups import WOKEN, end_awaited, note_ends
-from ojster.workflows.run.graph import Graph
+from ojster.workflows.run.graph import LoadedGraph
 from ojster.workflows.run.growth import grow_all
 from ojster.workflows.run.streams import append_of_flow
 from ojster.workflows.run.suspensions import suspend_jobs
@@ -261,7 +261,7 @@ def _lock_flows(tx: Transaction, taken: Sequence[tuple[Job, Turn]]) -> set[int]:
     InvalidRequest
         A job runs no flow.
     """
-    graph = Graph(tx)
+    graph = LoadedGraph(tx)
     graph.lock({job.workflow for job, _ in taken if job.workflow is not None})
     containers = (tx.integers(sorted((job.node or 0) - body_number(0) for job, _ in taken)),)
     rows = tx.execute(f"SELECT id FROM nodes WHERE id {tx.among} AND kind = '{Kind.FLOW}'", containers)
@@ -391,7 +391,7 @@ def _cancel_awaited(tx: Transaction, job: Job, keys: Sequence[str]) -> None:
     )
     nodes = [node for _, _, node in rows if node is not None]
     if nodes:
-        graph = Graph(tx)
+        graph = LoadedGraph(tx)
         graph.lock([job.workflow or 0])
         graph.load(nodes)
         run = Advance(graph)

@@ -24,11 +24,11 @@ from ojster.workflows.plan.values import LaterJob
 from ojster.workflows.run.advance import Advance
 from ojster.workflows.run.copies import copy_of, copy_parts, copy_reviews
 from ojster.workflows.run.creation import launch
-from ojster.workflows.run.graph import SPEC_COLUMNS, Graph
+from ojster.workflows.run.graph import SPEC_COLUMNS, LoadedGraph
 from ojster.workflows.run.reset import Reset, apply
 from ojster.workflows.run.states import change_node
 from ojster.workflows.run.steps import find_step, require, wrong_state
-from ojster.workflows.stored_workflow import IS_VISIBLE, Workflow, emit, find_workflow, get_workflow
+from ojster.workflows.stored_workflow import IS_VISIBLE, StoredWorkflow, emit, find_workflow, get_workflow
 from ojster.workflows.targets import refuse_target
 from ojster.workflows.topics import wake_followers
 
@@ -77,7 +77,7 @@ def fork_workflows(tx: Transaction, fork: Fork) -> str:
         return fork_now(tx, get_workflow(tx, fork.workflow_id, tenant=fork.tenant, lock=True), fork)
 
 
-def fork_now(tx: Transaction, source: Workflow, fork: Fork) -> str:
+def fork_now(tx: Transaction, source: StoredWorkflow, fork: Fork) -> str:
     """Run a workflow that is locked again from a step on; return the id of the new one, or raise the refusal."""
     if fork.id is not None and not is_workflow_id(fork.id):
         raise InvalidRequest(f"The id {fork.id[:40]!r} is no id of a workflow. Leave it out.", field="id")
@@ -87,14 +87,14 @@ def fork_now(tx: Transaction, source: Workflow, fork: Fork) -> str:
         raise Duplicate(
             f"A workflow with the id {fork.id} exists already. Use another id.", existing_workflow_id=known.id
         )
-    origin = _Origin(Graph(tx), source)
+    origin = _Origin(LoadedGraph(tx), source)
     start = origin.start_of(fork)
     fork = origin.with_args(fork)
     require(tx.refuse_growth())
     require(refuse_target(tx, source.tenant, source.target, source.target_key, source.locks))
     (seq,) = tx.new_numbers("workflows", 1)
     workflow = copy_of(tx, source, seq, fork.id, fork.from_step, fork.by)
-    graph = Graph(tx)
+    graph = LoadedGraph(tx)
     graph.add(workflow)
     graph.write_new_workflows()
     copy_parts(tx, source, workflow)
@@ -136,7 +136,7 @@ def fork_now(tx: Transaction, source: Workflow, fork: Fork) -> str:
     return workflow.id
 
 
-def fork_once(tx: Transaction, source: Workflow, fork: Fork) -> str:
+def fork_once(tx: Transaction, source: StoredWorkflow, fork: Fork) -> str:
     """Run a workflow that is locked again from a step on, unless it has been; return the id, or raise the refusal.
 
     So a bulk operation that was interrupted can be repeated.
@@ -145,7 +145,7 @@ def fork_once(tx: Transaction, source: Workflow, fork: Fork) -> str:
     return fork_now(tx, source, fork)
 
 
-def refuse_fork(tx: Transaction, source: Workflow, fork: Fork) -> OjsterError | None:
+def refuse_fork(tx: Transaction, source: StoredWorkflow, fork: Fork) -> OjsterError | None:
     """Return why ``fork_once`` would refuse to run a workflow again; ``None``: it would not. It takes no locks."""
     query = f"SELECT id, forked_step FROM workflows WHERE forked_from = :id AND {IS_VISIBLE}"
     for id, step in tx.execute(query, {"id": source.id}):
@@ -155,7 +155,7 @@ def refuse_fork(tx: Transaction, source: Workflow, fork: Fork) -> OjsterError | 
             )
             return Conflict(message, workflow_id=source.id)
     try:
-        _Origin(Graph(tx), source).start_of(fork)
+        _Origin(LoadedGraph(tx), source).start_of(fork)
     except NotFound as refusal:  # of a step: one of a bulk operation would stand for a workflow that is gone
         return Conflict(refusal.message, workflow_id=source.id)
     except OjsterError as refusal:
@@ -183,7 +183,7 @@ class _Start(msgspec.Struct, frozen=True):
 class _Origin:
     """The workflow that is to run again."""
 
-    def __init__(self, graph: Graph, workflow: Workflow) -> None:
+    def __init__(self, graph: LoadedGraph, workflow: StoredWorkflow) -> None:
         graph.workflows[workflow.seq] = workflow
         self._graph = graph
         self._workflow = workflow
@@ -424,7 +424,9 @@ def _prune(tx: Transaction, flow: int, start: _Start, fork: Fork) -> set[int]:
     return {node for (node,) in rows}
 
 
-def _renew(graph: Graph, workflow: Workflow, jobs: Iterable[Node], changed: int | None, args: bytes | None) -> None:
+def _renew(
+    graph: LoadedGraph, workflow: StoredWorkflow, jobs: Iterable[Node], changed: int | None, args: bytes | None
+) -> None:
     """Write the id of the workflow into the requests of jobs that are to run, and new arguments into one of them."""
     tx, own_id = graph.tx, Raw(_encode(workflow.id))
     rows = []

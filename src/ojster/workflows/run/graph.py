@@ -13,7 +13,7 @@ from ojster.jobs.new_job import NewJob
 from ojster.storage.transaction import ColumnType, Row, Transaction
 from ojster.workflows.node import Followed, Kind, Node, NodeState, lineage, place_of, step_of
 from ojster.workflows.plan.values import Plan, Spec, read_spec
-from ojster.workflows.stored_workflow import WORKFLOW_COLUMNS, Workflow, delete_nodes
+from ojster.workflows.stored_workflow import WORKFLOW_COLUMNS, StoredWorkflow, delete_nodes
 from ojster.workflows.topics import wake_followers
 
 CHILDREN_AT_ONCE: Final = 500
@@ -30,7 +30,7 @@ _OTHERS_OF_WORKFLOW: Final[dict[str, ColumnType]] = {
     **dict.fromkeys(("params", "metadata", "error", "start", "others"), "bytea"),
 }
 _WORKFLOW_TYPES: Final[dict[str, ColumnType]] = {
-    name: _OTHERS_OF_WORKFLOW.get(name, "bigint") for name in Workflow.__struct_fields__
+    name: _OTHERS_OF_WORKFLOW.get(name, "bigint") for name in StoredWorkflow.__struct_fields__
 }
 _CHANGING: Final[dict[str, ColumnType]] = {
     name: _WORKFLOW_TYPES[name]
@@ -119,7 +119,7 @@ _FOLLOWERS: Final = f"""
 """
 
 
-class Graph:
+class LoadedGraph:
     """Nodes of locked workflows, which no other transaction changes until this one ends.
 
     Changes in memory (``touch``) are written by ``write``, all at once.
@@ -127,7 +127,7 @@ class Graph:
 
     def __init__(self, tx: Transaction) -> None:
         self.tx = tx
-        self.workflows: dict[int, Workflow] = {}
+        self.workflows: dict[int, StoredWorkflow] = {}
         self.nodes: dict[int, Node] = {}
         self.specs: dict[int, Spec] = {}
         self.jobs: dict[int, NewJob] = {}
@@ -139,8 +139,8 @@ class Graph:
         self._new_promised: set[tuple[int, int]] = set()
         """Those of the new edges that follow from promised items."""
         self._new_children: dict[int, list[Node]] = {}
-        self._changed: dict[int, Workflow] = {}
-        self._new_workflows: dict[int, Workflow] = {}
+        self._changed: dict[int, StoredWorkflow] = {}
+        self._new_workflows: dict[int, StoredWorkflow] = {}
         self._edges_ahead: dict[int, list[Row]] = {}
         """Edges that were read before they were asked for, by source. They serve once: others may be added later."""
 
@@ -180,27 +180,27 @@ class Graph:
         return query, (self.tx.integers(sorted(seqs)),)
 
     def _add_workflows(self, rows: Iterable[Row]) -> None:
-        self.workflows |= {row[0]: Workflow(*row) for row in rows}
+        self.workflows |= {row[0]: StoredWorkflow(*row) for row in rows}
 
     def load(self, ids: Iterable[int]) -> None:
         """Read the nodes that are not loaded."""
         if missing := [id for id in dict.fromkeys(ids) if id not in self.nodes]:
             self._read(f"id {self.tx.among}", (self.tx.integers(missing),))
 
-    def root_of(self, workflow: Workflow) -> Node:
+    def root_of(self, workflow: StoredWorkflow) -> Node:
         """Read and return the root of a workflow."""
         self.load([workflow.root])
         return self.nodes[workflow.root]
 
-    def parts_of(self, workflow: Workflow) -> list[Node]:
+    def parts_of(self, workflow: StoredWorkflow) -> list[Node]:
         """Return the main part of a workflow, and its branches for errors and cancellation."""
         return self.children(self.root_of(workflow))
 
-    def load_whole(self, workflow: Workflow) -> list[Node]:
+    def load_whole(self, workflow: StoredWorkflow) -> list[Node]:
         """Read and return all nodes of a workflow, by number."""
         return self._read("id BETWEEN ? AND ? ORDER BY id", workflow.numbers)
 
-    def live_nodes(self, workflow: Workflow) -> list[Node]:
+    def live_nodes(self, workflow: StoredWorkflow) -> list[Node]:
         """Read and return the nodes of a workflow that have not ended, by number."""
         states = "state IN ('waiting', 'blocked', 'ready', 'started')"
         return self._read(f"id BETWEEN ? AND ? AND {states} ORDER BY id", workflow.numbers)
@@ -213,7 +213,7 @@ class Graph:
     def _add(self, node: Node) -> Node:
         return self.nodes.setdefault(node.id, node)
 
-    def workflow_of(self, node: Node) -> Workflow:
+    def workflow_of(self, node: Node) -> StoredWorkflow:
         """Return the workflow of a node."""
         return self.workflows[node.workflow]
 
@@ -381,11 +381,11 @@ class Graph:
 
     # Changing
 
-    def add(self, workflow: Workflow) -> None:
+    def add(self, workflow: StoredWorkflow) -> None:
         """Add a new workflow, which ``write`` inserts."""
         self.workflows[workflow.seq] = self._new_workflows[workflow.seq] = workflow
 
-    def plant(self, plan: Plan, workflow: Workflow) -> list[Node]:
+    def plant(self, plan: Plan, workflow: StoredWorkflow) -> list[Node]:
         """Add copies of a plan's nodes to a workflow. The plan stays unchanged: the transaction may run again."""
         base = workflow.root
         planted = []
@@ -434,7 +434,7 @@ class Graph:
         if node.id not in self._new and node.id not in self._touched:
             self._ended_jobs[node.id] = node
 
-    def change(self, workflow: Workflow) -> None:
+    def change(self, workflow: StoredWorkflow) -> None:
         """Mark a workflow as changed, and increase its version."""
         if workflow.seq not in self._changed:
             self._changed[workflow.seq] = workflow

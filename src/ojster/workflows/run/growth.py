@@ -23,7 +23,7 @@ from ojster.workflows.plan.planned_jobs import add_defaults, check_kinds, check_
 from ojster.workflows.plan.planner import plan_addition
 from ojster.workflows.plan.values import AddedSteps, PlanContext
 from ojster.workflows.run.advance import Advance
-from ojster.workflows.run.graph import Graph
+from ojster.workflows.run.graph import LoadedGraph
 from ojster.workflows.run.maps import add_to_mirrors, by_number, mirrors_of
 
 
@@ -52,7 +52,7 @@ def grow_all(tx: Transaction, added: Sequence[tuple[Job, Sequence[bytes], Access
         if job.node is None:
             raise InvalidRequest(f"The job {job.id} belongs to no workflow. Only workflow jobs can append steps.")
     nodes = [job.node for job, _, _ in added if job.node is not None]
-    graph = Graph(tx)
+    graph = LoadedGraph(tx)
     graph.lock({node >> NODE_BITS for node in nodes})
     graph.load(nodes)
     containers = around = _parents(graph, nodes)
@@ -67,12 +67,12 @@ def grow_all(tx: Transaction, added: Sequence[tuple[Job, Sequence[bytes], Access
     return fresh
 
 
-def _parents(graph: Graph, nodes: Sequence[int]) -> list[int]:
+def _parents(graph: LoadedGraph, nodes: Sequence[int]) -> list[int]:
     """Return the containers of loaded nodes."""
     return [parent for node in nodes if (parent := graph.nodes[node].parent) is not None]
 
 
-def _add_steps(graph: Graph, job: Job, steps: Sequence[bytes], access: Access | None) -> list[Node]:
+def _add_steps(graph: LoadedGraph, job: Job, steps: Sequence[bytes], access: Access | None) -> list[Node]:
     """Add steps to the container of a job's node in a graph; return its new children."""
     tx = graph.tx
     node = graph.nodes[job.node or 0]
@@ -129,7 +129,7 @@ def _add_steps(graph: Graph, job: Job, steps: Sequence[bytes], access: Access | 
     return fresh
 
 
-def _growing_container(graph: Graph, node: Node, job: Job) -> Node:
+def _growing_container(graph: LoadedGraph, node: Node, job: Job) -> Node:
     """Return the container that the steps of a node are added to."""
     container = graph.container_of(node)
     while container.kind == Kind.FALLBACK:
@@ -145,7 +145,7 @@ def _growing_container(graph: Graph, node: Node, job: Job) -> Node:
     return container
 
 
-def _look_outside(graph: Graph, container: Node, name: str) -> int | None:
+def _look_outside(graph: LoadedGraph, container: Node, name: str) -> int | None:
     """Return the number of the nearest step with a name that precedes steps added to a container, if any."""
     inner: Node | None = None
     node: Node | None = container

@@ -21,9 +21,9 @@ from ojster.workflows.node import MAX_NODES, Kind, Node
 from ojster.workflows.plan.planned_jobs import add_defaults
 from ojster.workflows.plan.planner import plan_addition
 from ojster.workflows.plan.values import AddedSteps, Mirrors, Plan, PlanContext, Spec
-from ojster.workflows.run.graph import Graph
+from ojster.workflows.run.graph import LoadedGraph
 from ojster.workflows.run.start_quota import SMALL_PARAMS
-from ojster.workflows.stored_workflow import Workflow
+from ojster.workflows.stored_workflow import StoredWorkflow
 
 ELEMENT_NODES_AT_ONCE: Final = 50
 """Number of nodes after which a transaction creates no more elements of a map, so that nobody else waits long."""
@@ -41,7 +41,7 @@ _COLUMNS: Final[dict[str, ColumnType]] = {
 }
 
 
-def begin_map(graph: Graph, node: Node, spec: Spec, elements: Sequence[msgspec.Raw]) -> None:
+def begin_map(graph: LoadedGraph, node: Node, spec: Spec, elements: Sequence[msgspec.Raw]) -> None:
     """Create the first children of a map, and store the elements for which there are none yet.
 
     Raises
@@ -78,7 +78,9 @@ def begin_map(graph: Graph, node: Node, spec: Spec, elements: Sequence[msgspec.R
         forget_templates(graph.tx, workflow.seq, node.number)  # its elements have promises of their own
 
 
-def plant_elements(graph: Graph, node: Node, spec: Spec, elements: Sequence[msgspec.Raw], start: int) -> list[Node]:
+def plant_elements(
+    graph: LoadedGraph, node: Node, spec: Spec, elements: Sequence[msgspec.Raw], start: int
+) -> list[Node]:
     """Create the children of a map for the elements from ``start`` on; return them."""
     workflow = graph.workflow_of(node)
     planted: list[Node] = []
@@ -90,7 +92,7 @@ def plant_elements(graph: Graph, node: Node, spec: Spec, elements: Sequence[msgs
     return [item for item in planted if item.parent == node.id]
 
 
-def mirrors_of(graph: Graph, workflow: Workflow, spec: Spec) -> Mirrors:
+def mirrors_of(graph: LoadedGraph, workflow: StoredWorkflow, spec: Spec) -> Mirrors:
     """Return copies of the containers that undo a container, with their places, as ``AddedSteps`` has them."""
     ids = [workflow.root | number for number in spec.mirrors]
     graph.load(ids)
@@ -105,7 +107,7 @@ def by_number(node: Node) -> Node:
     return msgspec.structs.replace(node, id=node.number, source=source)
 
 
-def add_to_mirrors(graph: Graph, workflow: Workflow, spec: Spec, planted: Sequence[Node]) -> None:
+def add_to_mirrors(graph: LoadedGraph, workflow: StoredWorkflow, spec: Spec, planted: Sequence[Node]) -> None:
     """Count new nodes that undo the new steps of a container in the containers that undo it."""
     for number in spec.mirrors:
         mirror = graph.nodes[workflow.root | number]
@@ -115,7 +117,7 @@ def add_to_mirrors(graph: Graph, workflow: Workflow, spec: Spec, planted: Sequen
         graph.touch(mirror)
 
 
-def _plan(graph: Graph, node: Node, spec: Spec, elements: Sequence[msgspec.Raw], start: int) -> list[Plan]:
+def _plan(graph: LoadedGraph, node: Node, spec: Spec, elements: Sequence[msgspec.Raw], start: int) -> list[Plan]:
     assert spec.template is not UNSET
     tx, workflow, place = graph.tx, graph.workflow_of(node), graph.place_of(node)
     stand_in, mirrors = by_number(node), mirrors_of(graph, workflow, spec)
@@ -154,7 +156,7 @@ def park_map(tx: Transaction, node: Node) -> bool:
     return True
 
 
-def parked_of(tx: Transaction, workflow: Workflow) -> dict[int, int]:
+def parked_of(tx: Transaction, workflow: StoredWorkflow) -> dict[int, int]:
     """Return how many children of each stopped map of a workflow will not be created, by the map's id."""
     rows = tx.execute(
         "SELECT node, sum(number) FROM map_elements WHERE node BETWEEN ? AND ? AND parked = 1 GROUP BY node",

@@ -16,10 +16,10 @@ from ojster.workflows.node import (
 from ojster.workflows.run.advance import Advance
 from ojster.workflows.run.early_answers import forget_early_answers
 from ojster.workflows.run.flow_wakeups import forget_last_failures, forget_records
-from ojster.workflows.run.graph import Graph
+from ojster.workflows.run.graph import LoadedGraph
 from ojster.workflows.run.maps import forget_elements, go_on_with_map, parked_of
 from ojster.workflows.run.states import change_node
-from ojster.workflows.stored_workflow import Workflow
+from ojster.workflows.stored_workflow import StoredWorkflow
 
 
 class Reset:
@@ -30,7 +30,7 @@ class Reset:
     the new attempt.
     """
 
-    def __init__(self, graph: Graph, workflow: Workflow) -> None:
+    def __init__(self, graph: LoadedGraph, workflow: StoredWorkflow) -> None:
         self.nodes = graph.load_whole(workflow)
         self._graph = graph
         self._root = graph.nodes[workflow.root]
@@ -227,7 +227,7 @@ class Reset:
         self._cleared.append(node)
 
 
-def apply(run: Advance, workflow: Workflow, reset: Reset) -> list[Node]:
+def apply(run: Advance, workflow: StoredWorkflow, reset: Reset) -> list[Node]:
     """Write what was reset, and return the nodes of the workflow."""
     forget_elements(run.tx, reset.emptied)
     forget_early_answers(run.tx, reset.begun)
@@ -240,7 +240,7 @@ def apply(run: Advance, workflow: Workflow, reset: Reset) -> list[Node]:
     return nodes
 
 
-def _recount(graph: Graph, workflow: Workflow, nodes: Sequence[Node]) -> None:
+def _recount(graph: LoadedGraph, workflow: StoredWorkflow, nodes: Sequence[Node]) -> None:
     """Recompute the counters of nodes and of their workflow, by state, and write them."""
     for node in nodes:
         if not node.has_ended:  # the others keep what decided them: ``Node.succeeded`` reads it

@@ -20,8 +20,8 @@ from ojster.core.job import Job, last_error
 from ojster.storage.transaction import Transaction
 from ojster.workflows.node import LEAVES, PARALLEL, TWO_PART, Followed, Inputs, Kind, NodeState
 from ojster.workflows.run.claimed_steps import ClaimedStep
-from ojster.workflows.run.graph import Graph
-from ojster.workflows.stored_workflow import Workflow
+from ojster.workflows.run.graph import LoadedGraph
+from ojster.workflows.stored_workflow import StoredWorkflow
 
 _decode: Final = msgspec.json.decode
 _encode: Final = msgspec.json.Encoder().encode
@@ -227,7 +227,7 @@ _FIRST_FAILURE: Final = """
 """Selects the job step that failed first. A step with a fallback, and the fallback, have the id of both together."""
 
 
-def why_failed(graph: Graph, workflow: Workflow) -> dict[str, Any]:
+def why_failed(graph: LoadedGraph, workflow: StoredWorkflow) -> dict[str, Any]:
     """Return the cause of a failed workflow, for its event."""
     if workflow.error is not None:
         return {"error": _decode(workflow.error)}

@@ -12,7 +12,7 @@ from ojster.storage.transaction import Transaction
 from ojster.tenancy.tenant import tenants_retention
 from ojster.workflows.run.states import change_workflow
 from ojster.workflows.run.streams import forget_streams
-from ojster.workflows.stored_workflow import HIDDEN, WORKFLOW_COLUMNS, Workflow, delete_nodes
+from ojster.workflows.stored_workflow import HIDDEN, WORKFLOW_COLUMNS, StoredWorkflow, delete_nodes
 
 MAX_DUE_WORKFLOWS: Final = 100
 """Maximum number of due workflows processed in one transaction."""
@@ -37,7 +37,7 @@ def forget_workflows(tx: Transaction, room: int) -> Counter[str]:
             """,
             some.parameters | {"limit": MAX_DUE_WORKFLOWS},
         ):
-            done += _forget(tx, Workflow(*row), room - done["rows"])
+            done += _forget(tx, StoredWorkflow(*row), room - done["rows"])
             if done["rows"] >= room:
                 return done
     return done
@@ -114,7 +114,7 @@ def _deletable_workflows(tx: Transaction) -> list[_Deletable]:
     return deletable
 
 
-def _forget(tx: Transaction, workflow: Workflow, room: int) -> Counter[str]:
+def _forget(tx: Transaction, workflow: StoredWorkflow, room: int) -> Counter[str]:
     """Delete a workflow in parts: its jobs, nodes, shared values and streams, and itself; at most ``room`` rows.
 
     The first call hides the workflow. Return the numbers of deleted ``rows``, ``jobs`` and ``workflows``.
@@ -148,7 +148,7 @@ def _forget(tx: Transaction, workflow: Workflow, room: int) -> Counter[str]:
     return Counter(rows=rows, jobs=len(jobs), workflows=int(left > 0))
 
 
-def _forget_values(tx: Transaction, workflow: Workflow, room: int) -> int:
+def _forget_values(tx: Transaction, workflow: StoredWorkflow, room: int) -> int:
     """Delete at most ``room`` values that the jobs of a workflow shared; return how many."""
     rows = tx.execute(
         "SELECT digest FROM shared_values WHERE workflow = :seq LIMIT :room",

@@ -9,16 +9,16 @@ from ojster.storage.transaction import Later, Transaction
 from ojster.workflows.node import SUCCESSFUL, Kind, Node, NodeState
 from ojster.workflows.run.advance import Advance
 from ojster.workflows.run.creation import launch
-from ojster.workflows.run.graph import Graph
+from ojster.workflows.run.graph import LoadedGraph
 from ojster.workflows.run.reset import Reset, apply
 from ojster.workflows.run.states import change_workflow
 from ojster.workflows.run.steps import StepAddress, find_step, require, steering, wrong_state
 from ojster.workflows.run.turns import runs_instead
-from ojster.workflows.stored_workflow import FINAL_STATES, Workflow, WorkflowState, emit
+from ojster.workflows.stored_workflow import FINAL_STATES, StoredWorkflow, WorkflowState, emit
 from ojster.workflows.targets import refuse_target
 
 
-def retry_now(run: Advance, workflow: Workflow, id: str = "") -> None:
+def retry_now(run: Advance, workflow: StoredWorkflow, id: str = "") -> None:
     """Retry a finished workflow that is locked; raise the refusal.
 
     The steps that did not succeed run again, with what followed their failure. The others keep their results.
@@ -37,7 +37,7 @@ retry_workflows: Final = steering(retry_now)
 
 
 @steering
-def retry_steps(run: Advance, workflow: Workflow, item: StepAddress) -> None:
+def retry_steps(run: Advance, workflow: StoredWorkflow, item: StepAddress) -> None:
     """Run a failed or cancelled step again, with what followed its end; the other steps go on."""
     graph, path = run.graph, item.step
     is_finished = workflow.finished_at is not None
@@ -68,7 +68,7 @@ def retry_steps(run: Advance, workflow: Workflow, item: StepAddress) -> None:
     run.decide([node for node in nodes if node.state == NodeState.WAITING and node.parent in started])
 
 
-def _refusal_of(graph: Graph, step: Node, shown: str) -> str | None:
+def _refusal_of(graph: LoadedGraph, step: Node, shown: str) -> str | None:
     """Return why a step cannot run again whatever follows it, if so; ``shown`` begins the sentence."""
     if not step.has_ended or step.state in SUCCESSFUL:
         state = "has not ended" if not step.has_ended else f"is {step.state}"
@@ -88,23 +88,23 @@ def _refusal_of(graph: Graph, step: Node, shown: str) -> str | None:
     return f"{shown} is in {_named(graph, not_started)}, which has not started. Retry that."
 
 
-def _named(graph: Graph, container: Node) -> str:
+def _named(graph: LoadedGraph, container: Node) -> str:
     return repr(graph.place_of(container) or "a workflow")
 
 
-def refuse_retry(tx: Transaction, workflow: Workflow) -> OjsterError | None:
+def refuse_retry(tx: Transaction, workflow: StoredWorkflow) -> OjsterError | None:
     """Return why a workflow cannot be retried as a whole; ``None`` if it can. It takes no locks."""
     return _refuse_unfinished(workflow) or _refuse_again(tx, workflow, None)
 
 
-def _refuse_unfinished(workflow: Workflow) -> OjsterError | None:
+def _refuse_unfinished(workflow: StoredWorkflow) -> OjsterError | None:
     if workflow.finished_at is not None:
         return None
     waits = "still has active jobs" if workflow.state in FINAL_STATES else "has not finished"
     return wrong_state(workflow, f"The workflow {workflow.id} {waits}. Retry it after it has finished.")
 
 
-def _refuse_again(tx: Transaction, workflow: Workflow, locks: str | None) -> OjsterError | None:
+def _refuse_again(tx: Transaction, workflow: StoredWorkflow, locks: str | None) -> OjsterError | None:
     """Return why a finished workflow cannot run again; ``locks``: the targets that it will lock."""
     if workflow.state == WorkflowState.COMPLETED:
         return wrong_state(workflow, f"The workflow {workflow.id} is completed; there is nothing to retry.")
@@ -122,7 +122,7 @@ def _refuse_again(tx: Transaction, workflow: Workflow, locks: str | None) -> Ojs
     return type(refusal)(f"The workflow {workflow.id} cannot be retried. {refusal.message}", **refusal.details)
 
 
-def _reopen(workflow: Workflow) -> None:
+def _reopen(workflow: StoredWorkflow) -> None:
     """Forget that a workflow has finished."""
     workflow.retries += 1
     workflow.resolved_bytes = 0

@@ -13,7 +13,7 @@ from ojster.core.durations import SECOND
 from ojster.core.job import NODE_BITS
 from ojster.storage.transaction import Transaction
 from ojster.tenancy.quotas import forget_announced
-from ojster.workflows.stored_workflow import Workflow
+from ojster.workflows.stored_workflow import StoredWorkflow
 
 MAX_STARTS: Final = 3_000
 """Maximum number of nodes that a transaction for many callers starts."""
@@ -38,7 +38,7 @@ WAIT_US: Final = SECOND
 """Time after which a step is tried again whose unique key another transaction holds, in microseconds."""
 
 
-def most_starts(workflow: Workflow) -> int:
+def most_starts(workflow: StoredWorkflow) -> int:
     """Return how many nodes of a workflow a transaction may start."""
     return MAX_STARTS_OF_WORKFLOW if len(workflow.params) <= SMALL_PARAMS else MAX_STARTS_WITH_LARGE_PARAMS
 
@@ -57,12 +57,12 @@ class Starts:
         self.has_deferred = False
         """Whether something was left to later transactions."""
 
-    def room_of(self, workflow: Workflow) -> int:
+    def room_of(self, workflow: StoredWorkflow) -> int:
         """Return how many more nodes of a workflow may be started."""
         room = self._rooms.setdefault(workflow.seq, most_starts(workflow))
         return max(min(self._room, room), 0)
 
-    def take(self, workflow: Workflow, *, is_map: bool) -> None:
+    def take(self, workflow: StoredWorkflow, *, is_map: bool) -> None:
         """Note that a node of a workflow starts, whose room was read before.
 
         A map counts as many: so maps inside maps take no longer in one transaction than a single large one.
@@ -80,7 +80,7 @@ class Starts:
         if waits:
             self.waiting.add(container)
 
-    def write(self, tx: Transaction, workflows: Mapping[int, Workflow]) -> None:
+    def write(self, tx: Transaction, workflows: Mapping[int, StoredWorkflow]) -> None:
         """Note what is left for later transactions."""
         forget_announced(tx)  # as steps that wait for others, these count when they are jobs
         deferred, self._deferred = self._deferred, {}
@@ -91,7 +91,7 @@ class Starts:
 
 
 def defer_starts(
-    tx: Transaction, positions: Mapping[int, int], workflows: Mapping[int, Workflow], due_at: int | None = None
+    tx: Transaction, positions: Mapping[int, int], workflows: Mapping[int, StoredWorkflow], due_at: int | None = None
 ) -> None:
     """Note that children of containers, from a position on, are to be started later.
 
@@ -127,12 +127,12 @@ def defer_starts(
     tx.expect(due_at)
 
 
-def park_starts(tx: Transaction, workflow: Workflow) -> None:
+def park_starts(tx: Transaction, workflow: StoredWorkflow) -> None:
     """Start no more children of the containers of a held workflow."""
     tx.execute("UPDATE deferred_starts SET parked = 1 WHERE workflow = :seq", {"seq": workflow.seq})
 
 
-def go_on_with_starts(tx: Transaction, workflow: Workflow) -> None:
+def go_on_with_starts(tx: Transaction, workflow: StoredWorkflow) -> None:
     """Go on with the containers of a workflow that was held."""
     tx.execute("UPDATE deferred_starts SET parked = 0 WHERE workflow = :seq", {"seq": workflow.seq})
     tx.expect(tx.now)

@@ -26,11 +26,11 @@ from ojster.workflows.plan.values import NewWorkflow, read_spec
 from ojster.workflows.run.advance import Advance
 from ojster.workflows.run.cancellation import abort
 from ojster.workflows.run.creation import create
-from ojster.workflows.run.graph import Graph
+from ojster.workflows.run.graph import LoadedGraph
 from ojster.workflows.run.states import change_workflow
 from ojster.workflows.run.steps import require
 from ojster.workflows.run.stopping import stopped_nodes
-from ojster.workflows.stored_workflow import Workflow, WorkflowState, emit
+from ojster.workflows.stored_workflow import StoredWorkflow, WorkflowState, emit
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -136,7 +136,7 @@ def retry_as_new(tx: Transaction, job: Job) -> None:
 def _retry(tx: Transaction, job: Job) -> None:
     if job.node is None:
         raise Conflict(f"The job {job.id} does not belong to a workflow to retry.", reason="no_workflow")
-    graph = Graph(tx)
+    graph = LoadedGraph(tx)
     graph.lock([job.node >> NODE_BITS])
     workflow = graph.workflows[job.node >> NODE_BITS]
     main = graph.parts_of(workflow)[0]
@@ -154,7 +154,7 @@ def _retry(tx: Transaction, job: Job) -> None:
     _end(graph, workflow, job)
 
 
-def _next_attempt(tx: Transaction, workflow: Workflow) -> NewWorkflow:
+def _next_attempt(tx: Transaction, workflow: StoredWorkflow) -> NewWorkflow:
     """Return the new workflow that replaces a workflow."""
     definition = _definition_of(tx, workflow)
     policy = read_workflow_retry_policy(definition.members)
@@ -177,7 +177,7 @@ def _next_attempt(tx: Transaction, workflow: Workflow) -> NewWorkflow:
     return new
 
 
-def _keep_steps(tx: Transaction, workflow: Workflow, new: NewWorkflow) -> None:
+def _keep_steps(tx: Transaction, workflow: StoredWorkflow, new: NewWorkflow) -> None:
     """Give a new attempt the jobs of the previous one, as completed by middleware and the rules of their queues."""
     first = workflow.root
     rows = tx.execute(
@@ -191,7 +191,7 @@ def _keep_steps(tx: Transaction, workflow: Workflow, new: NewWorkflow) -> None:
             new.plan.replace(node, spec, members, tx.now, tx.settings.largest_job, workflow.tenant)
 
 
-def _definition_of(tx: Transaction, workflow: Workflow) -> Definition:
+def _definition_of(tx: Transaction, workflow: StoredWorkflow) -> Definition:
     if workflow.definition is None:
         raise Conflict(
             f"The workflow {workflow.id} cannot be retried: it has no definition. Start it from one.",
@@ -208,7 +208,7 @@ def _definition_of(tx: Transaction, workflow: Workflow) -> Definition:
     return definition
 
 
-def _end(graph: Graph, workflow: Workflow, job: Job) -> None:
+def _end(graph: LoadedGraph, workflow: StoredWorkflow, job: Job) -> None:
     """End a workflow that was replaced: cancel its jobs, and start none of its branches."""
     run = Advance(graph)
     change_workflow(workflow, WorkflowState.RETRIED)

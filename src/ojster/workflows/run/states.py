@@ -6,7 +6,7 @@ from typing import Final
 
 from ojster.core.state_machine import StateMachine
 from ojster.workflows.node import ENDED, Node, NodeState
-from ojster.workflows.stored_workflow import HIDDEN, Workflow, WorkflowState
+from ojster.workflows.stored_workflow import HIDDEN, StoredWorkflow, WorkflowState
 
 _BEFORE_START: Final = frozenset(
     {
@@ -79,7 +79,7 @@ def change_node(node: Node, state: NodeState) -> None:
     node.state = after
 
 
-def change_workflow(workflow: Workflow, state: str) -> None:
+def change_workflow(workflow: StoredWorkflow, state: str) -> None:
     """Change the state of a workflow; raises ``IllegalTransition`` if the table lacks the transition."""
     WORKFLOW_STATES.check(workflow.state, state)
     workflow.state = state

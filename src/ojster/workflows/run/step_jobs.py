@@ -18,9 +18,9 @@ from ojster.jobs.new_job import NewJob
 from ojster.jobs.preparation import Models
 from ojster.workflows.node import Node, NodeState
 from ojster.workflows.plan.values import Spec
-from ojster.workflows.run.graph import Graph
+from ojster.workflows.run.graph import LoadedGraph
 from ojster.workflows.run.results import NodeOutcome
-from ojster.workflows.stored_workflow import Workflow
+from ojster.workflows.stored_workflow import StoredWorkflow
 
 _decode: Final = msgspec.json.decode
 _encode: Final = msgspec.json.Encoder().encode
@@ -32,7 +32,7 @@ LargeValues = dict[tuple[int, int | None, str | None, tuple[str, ...]], SharedVa
 class StepValues:
     """Values for the references and the condition of a node."""
 
-    def __init__(self, workflow: Workflow, spec: Spec, known: dict[int, NodeOutcome], large: LargeValues) -> None:
+    def __init__(self, workflow: StoredWorkflow, spec: Spec, known: dict[int, NodeOutcome], large: LargeValues) -> None:
         self.known = known
         self.largest: SharedValue | None = None
         """The largest of the values that were looked up, if it is one of those that are stored once."""
@@ -106,7 +106,7 @@ class StepJobs:
         The workflows of the steps.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: LoadedGraph) -> None:
         self._graph = graph
         self._models = Models(graph.tx.now, graph.tx.settings.largest_job)
         self._large: LargeValues = {}
@@ -119,7 +119,7 @@ class StepJobs:
         """The bytes of jobs with resolved references in this transaction."""
         return self._resolved_of.total()
 
-    def values(self, workflow: Workflow, spec: Spec, known: dict[int, NodeOutcome]) -> StepValues:
+    def values(self, workflow: StoredWorkflow, spec: Spec, known: dict[int, NodeOutcome]) -> StepValues:
         """Return the values that a step can refer to.
 
         Parameters
@@ -155,7 +155,7 @@ class StepJobs:
         shared.is_stored = bool(rows)
         return shared.is_stored
 
-    def _count(self, workflow: Workflow, job: NewJob) -> None:
+    def _count(self, workflow: StoredWorkflow, job: NewJob) -> None:
         """Count what is stored of a job with resolved references: one of a few bytes may stand for megabytes."""
         size = len(job.envelope)
         shared = job.shared

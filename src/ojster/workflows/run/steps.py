@@ -15,8 +15,8 @@ from ojster.storage.call import for_each
 from ojster.storage.transaction import Held, Later, Transaction
 from ojster.workflows.node import LEAVES, MERGED, Kind, Node
 from ojster.workflows.run.advance import Advance
-from ojster.workflows.run.graph import Graph
-from ojster.workflows.stored_workflow import HIDDEN, IS_VISIBLE, Workflow
+from ojster.workflows.run.graph import LoadedGraph
+from ojster.workflows.stored_workflow import HIDDEN, IS_VISIBLE, StoredWorkflow
 
 
 class OfWorkflow(Protocol):
@@ -37,13 +37,13 @@ class StepAddress(msgspec.Struct, frozen=True):
     step: str
 
 
-def steer(tx: Transaction, id: str, change: Callable[[Advance, Workflow], None]) -> str | OjsterError:
+def steer(tx: Transaction, id: str, change: Callable[[Advance, StoredWorkflow], None]) -> str | OjsterError:
     """Lock a workflow and apply a change to it; return its id or an error."""
     query = f"SELECT seq FROM workflows WHERE id = :id AND {IS_VISIBLE}"
     rows = tx.execute(query, {"id": id}) if is_workflow_id(id) else []
     if not rows:
         return no_workflow(id)
-    graph = Graph(tx)
+    graph = LoadedGraph(tx)
     graph.lock([rows[0][0]])
     workflow = graph.workflows.get(rows[0][0])
     if workflow is None or workflow.state == HIDDEN:  # retention was first
@@ -58,7 +58,7 @@ def steer(tx: Transaction, id: str, change: Callable[[Advance, Workflow], None])
 
 
 def steering(
-    change: Callable[[Advance, Workflow, A], None],
+    change: Callable[[Advance, StoredWorkflow, A], None],
 ) -> Callable[[Transaction, Sequence[A]], list[str | OjsterError]]:
     """Make a transaction function of a change of one locked workflow: it returns the workflows' ids, or errors.
 
@@ -86,7 +86,7 @@ def require(refusal: OjsterError | None) -> None:
         raise refusal
 
 
-def find_step(graph: Graph, workflow: Workflow, path: str) -> Node:
+def find_step(graph: LoadedGraph, workflow: StoredWorkflow, path: str) -> Node:
     """Return the node with a path.
 
     Raises
@@ -107,7 +107,7 @@ def find_step(graph: Graph, workflow: Workflow, path: str) -> Node:
     return node
 
 
-def _child_named(graph: Graph, container: Node, name: str, *, is_first: bool = False) -> Node | None:
+def _child_named(graph: LoadedGraph, container: Node, name: str, *, is_first: bool = False) -> Node | None:
     """Return the child of a container with a name or an index, if any."""
     if container.kind in LEAVES or (container.kind == Kind.WORKFLOW and not is_first):
         return None
@@ -117,11 +117,11 @@ def _child_named(graph: Graph, container: Node, name: str, *, is_first: bool = F
     return next((child for child in children if child.name == name), next(iter(children), None))
 
 
-def is_over(graph: Graph, node: Node) -> bool:
+def is_over(graph: LoadedGraph, node: Node) -> bool:
     """Return whether a container around a node has ended, so that the node cannot change any more."""
     return any(container.has_ended for _, container in graph.lineage(node))
 
 
-def wrong_state(workflow: Workflow, message: str) -> Conflict:
+def wrong_state(workflow: StoredWorkflow, message: str) -> Conflict:
     """Return the refusal of a change that the state of a workflow does not allow."""
     return Conflict(message, workflow_id=workflow.id, current_state=workflow.state)

@@ -18,7 +18,7 @@ from ojster.jobs.queries import no_job
 from ojster.storage.call import returns_refusal
 from ojster.storage.transaction import ColumnType, Transaction
 from ojster.workflows.flow import NewRecord
-from ojster.workflows.stored_workflow import Workflow, get_workflow
+from ojster.workflows.stored_workflow import StoredWorkflow, get_workflow
 from ojster.workflows.stream import (
     MAX_CHUNK_BYTES,
     MAX_CHUNKS,
@@ -266,7 +266,7 @@ def _page(tx: Transaction, address: StreamAddress) -> StreamPage:
     return StreamPage(chunks, len(chunks) < len(rows) or (is_last and _is_over(tx, workflow, address)))
 
 
-def _is_over(tx: Transaction, workflow: Workflow, address: StreamAddress) -> bool:
+def _is_over(tx: Transaction, workflow: StoredWorkflow, address: StreamAddress) -> bool:
     """Return whether nothing more comes: the workflow has finished, or the stream was closed before the position."""
     if workflow.finished_at is not None:
         return True

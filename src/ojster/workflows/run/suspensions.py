@@ -39,10 +39,10 @@ from ojster.workflows.node import Kind, Node, body_number
 from ojster.workflows.run.advance import advance
 from ojster.workflows.run.early_answers import Resumption, keep_early_answer, take_early_answer
 from ojster.workflows.run.flow_wakeups import note_changes, wake
-from ojster.workflows.run.graph import Graph
+from ojster.workflows.run.graph import LoadedGraph
 from ojster.workflows.run.steps import find_step, require
 from ojster.workflows.run.stopping import lock_workflows, stopped_nodes
-from ojster.workflows.stored_workflow import Workflow, get_workflow
+from ojster.workflows.stored_workflow import StoredWorkflow, get_workflow
 from ojster.workflows.suspension import SUSPENDED, SuspensionKind
 from ojster.workflows.wait import ATTRIBUTE, WaitTarget, decode_wait, read_wait
 
@@ -256,7 +256,7 @@ def _waiting_job(tx: Transaction, item: WorkflowResumption) -> str | None:
     workflow = get_workflow(tx, item.workflow_id)
     waiting = _waiting_jobs(tx, workflow)
     if item.step is not None:
-        node = _step_of(Graph(tx), workflow, item.step)
+        node = _step_of(LoadedGraph(tx), workflow, item.step)
         query = "SELECT id, node FROM jobs WHERE node = :node AND lower(state) = 'active'"  # it may wait later
         waiting = [(id, place) for id, place in waiting if place == node.id] or [
             (str(id), place) for id, place in tx.execute(query, {"node": node.id})
@@ -269,7 +269,7 @@ def _waiting_job(tx: Transaction, item: WorkflowResumption) -> str | None:
         text = f"{which} cannot be resumed: it has no suspended job.{advice}"
         raise Conflict(text, workflow_id=workflow.id, current_state=workflow.state)
     if len(waiting) > 1:
-        graph = Graph(tx)
+        graph = LoadedGraph(tx)
         graph.load([place for _, place in waiting])
         steps = [graph.place_of(graph.nodes[place]) for _, place in waiting]
         raise Conflict(
@@ -280,7 +280,7 @@ def _waiting_job(tx: Transaction, item: WorkflowResumption) -> str | None:
     return waiting[0][0]
 
 
-def _step_of(graph: Graph, workflow: Workflow, path: str) -> Node:
+def _step_of(graph: LoadedGraph, workflow: StoredWorkflow, path: str) -> Node:
     """Return the node of a step that runs a job."""
     node = find_step(graph, workflow, path)
     while node.kind == Kind.FALLBACK:  # the first child is the step itself
@@ -288,7 +288,7 @@ def _step_of(graph: Graph, workflow: Workflow, path: str) -> Node:
     return node
 
 
-def _keep_for_step(tx: Transaction, workflow: Workflow, item: WorkflowResumption) -> bool:
+def _keep_for_step(tx: Transaction, workflow: StoredWorkflow, item: WorkflowResumption) -> bool:
     """Keep an answer for a step that may wait later; return whether it was kept.
 
     Raises
@@ -298,7 +298,7 @@ def _keep_for_step(tx: Transaction, workflow: Workflow, item: WorkflowResumption
     SchemaViolation
         The answer does not match the form of the step.
     """
-    graph = Graph(tx)
+    graph = LoadedGraph(tx)
     graph.lock([workflow.seq])  # a step that starts, or suspends, has the lock: it sees the answer, or has waited
     node = _step_of(graph, graph.workflows[workflow.seq], item.step or "")
     if node.kind != Kind.JOB or node.has_ended or (item.data is None and item.failure is None):
@@ -328,7 +328,7 @@ def _keep_for_step(tx: Transaction, workflow: Workflow, item: WorkflowResumption
     return True
 
 
-def _waiting_jobs(tx: Transaction, workflow: Workflow) -> list[tuple[str, int]]:
+def _waiting_jobs(tx: Transaction, workflow: StoredWorkflow) -> list[tuple[str, int]]:
     """Return id and node of the jobs of a workflow that wait for a resume; plain delays are left out."""
     # lower() hides the state from the planner. It is left with the index of nodes, which is narrow; the state alone
     # could lead it to an index with the jobs of all workflows.

@@ -13,7 +13,7 @@ from typing import Final
 
 from ojster.core.durations import SECOND
 from ojster.storage.transaction import Transaction
-from ojster.workflows.stored_workflow import Workflow
+from ojster.workflows.stored_workflow import StoredWorkflow
 
 TURN_CHECK_DELAY_US: Final = 10 * SECOND
 """Time after which a waiting workflow looks again whether it is its turn, in microseconds.
@@ -25,7 +25,7 @@ SCHEDULED_LINE: Final = 1
 """The line of the runs of the schedule."""
 
 
-def waits_for_turn(tx: Transaction, workflow: Workflow) -> bool:
+def waits_for_turn(tx: Transaction, workflow: StoredWorkflow) -> bool:
     """Return whether a pending workflow must wait for others; set when it looks again.
 
     The next attempt of one is ahead of those that have not begun.
@@ -56,7 +56,7 @@ def waits_for_turn(tx: Transaction, workflow: Workflow) -> bool:
     return True
 
 
-def runs_instead(tx: Transaction, workflow: Workflow) -> str | None:
+def runs_instead(tx: Transaction, workflow: StoredWorkflow) -> str | None:
     """Return the id of another run of the cron job that has begun and has not finished; ``None``: there is none."""
     rows = tx.execute(
         """
@@ -74,7 +74,7 @@ def runs_instead(tx: Transaction, workflow: Workflow) -> str | None:
     return str(rows[0][0]) if rows else None
 
 
-def wake_next(tx: Transaction, workflow: Workflow) -> None:
+def wake_next(tx: Transaction, workflow: StoredWorkflow) -> None:
     """Let the next workflow of a cron job look whether it is its turn, because this one has finished."""
     if workflow.cron_name is None:
         return
@@ -97,6 +97,6 @@ def wake_next(tx: Transaction, workflow: Workflow) -> None:
         tx.expect(tx.now)
 
 
-def _lines(workflow: Workflow) -> dict[str, int]:
+def _lines(workflow: StoredWorkflow) -> dict[str, int]:
     """Return the lines of the workflows ahead of one: its own; for a run of the schedule, also that of no turns."""
     return {"line": workflow.turn_line, "other": 0 if workflow.turn_line == SCHEDULED_LINE else workflow.turn_line}
