@@ -149,3 +149,30 @@ async def test_a_new_job_of_a_type_with_a_schema_is_made_by_a_form(bench: Bench,
     await page.get_by_text("The job was enqueued.").wait_for()
     (made, _) = (await bench.service.jobs.select(JobFilter(type="pay"))).jobs
     assert (made.args, made.queue) == (["visa", 70], "money")
+
+
+async def test_steps_timeline_and_comparison_go_beyond_the_first_page(bench: Bench, server: str, page: Page) -> None:
+    jobs = [{"type": "row.import", "args": [number], "options": {"queue": "rows"}} for number in range(1_203)]
+    ids = [await data.create(bench, {"type": "group", "name": "Import", "jobs": jobs}) for _ in range(2)]
+    while taken := await bench.fetch("rows", count=1_000):
+        for job in taken:
+            await (bench.fail(job, retryable=False) if job.args == [240] else bench.ack(job))
+    await open_page(page, server, f"workflows/{ids[0]}")
+    await page.get_by_role("tab", name="Steps").click()
+    await page.get_by_role("button", name="199", exact=True).wait_for()
+    await page.get_by_role("button", name="Steps after").click()
+    await page.get_by_role("button", name="200", exact=True).wait_for()
+    await page.get_by_label("State of steps").select_option("failed")
+    await page.get_by_role("button", name="240", exact=True).wait_for()
+    assert await page.get_by_role("table", name="Steps").get_by_role("row").count() == 2
+    assert await faults(page) == []
+    await page.get_by_role("tab", name="Timeline").click()
+    await page.get_by_text("1 steps in").wait_for()
+    await page.get_by_label("State of steps").select_option("Any state")
+    await page.get_by_label("Name, path or type of steps").fill("239")
+    await page.get_by_role("button", name="Find", exact=True).click()
+    await page.get_by_text("239: completed").wait_for(state="attached")
+    await open_page(page, server, f"workflows/{ids[0]}/compare/{ids[1]}")
+    await page.get_by_text("1 to 200 of 1,203 steps").wait_for()
+    await page.get_by_role("button", name="Smaller differences").click()
+    await page.get_by_text("201 to 400 of 1,203 steps").wait_for()

@@ -202,3 +202,19 @@ async def test_steps_that_wait_for_an_answer_are_found(flow: WorkflowBench, http
     searched = (await http("GET", f"/ojs/v1/workflows/{flow.id}/steps?held=true&search=too")).json()
     assert [step["path"] for step in searched["steps"]] == ["too"]
     assert (await http("GET", f"/ojs/v1/workflows/{flow.id}/steps?search={'x' * 201}")).status_code == 400
+
+
+async def test_every_path_that_a_list_prints_finds_its_step(flow: WorkflowBench) -> None:
+    """Also those of steps without names, in containers of any kind, before they begin and afterwards."""
+    await flow.create(NESTED)
+    for _ in range(2):
+        listed = (await flow.service.workflows.steps(StepFilter(flow.id))).steps
+        for step in listed:
+            assert step.path in await found(flow, step.path.upper() if step.path else step.type), step.path
+        await flow.work()
+    assert await found(flow, "both.0") == ["both.0"] or await found(flow, "both.0") == ["1.0"]
+
+
+async def test_steps_are_found_by_the_name_that_people_see(flow: WorkflowBench) -> None:
+    await flow.create({"type": "chain", "steps": [{"type": "a", "args": [], "name": "Pay the bill"}]})
+    assert await found(flow, "the bill") == ["0"]

@@ -38,7 +38,7 @@ export function Found({ id, text, choose }: { id: string; text: string; choose: 
               {row.path || row.type} <State state={stateOf(row)} />
             </Button>
           ))}
-          {!rows.length && <span>No step has “{text}” in its name or type.</span>}
+          {!rows.length && <span>No step has “{text}” in its name, path or type.</span>}
           {isCut && <span>There are more; a longer text finds fewer.</span>}
         </div>
       )}

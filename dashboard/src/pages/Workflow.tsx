@@ -8,10 +8,10 @@ import { Gantt } from "../graph/Gantt";
 import { Graph } from "../graph/Graph";
 import { ASKED, readLevel, runTime, spansOf, stateOf, titleOf, waitTime } from "../graph/model";
 import { Dialog, useDialogs } from "../ui/dialogs";
-import { between, duration, exact, many, Time } from "../ui/format";
+import { between, duration, exact, many, number, Time } from "../ui/format";
 import { Icon } from "../ui/icons";
 import { Json } from "../ui/json";
-import { Button, Card, Copy, Empty, Facts, JobLink, Page, Shown, Table, Tabs } from "../ui/parts";
+import { Button, Card, Copy, Empty, Facts, JobLink, Page, Shown, Table, Tabs, Turn, usePages } from "../ui/parts";
 import { type JsonSchema, SchemaForm } from "../ui/schema-form";
 import { State } from "../ui/states";
 import { FlowTab, FlowWaits, useFlow } from "./Flow";
@@ -25,8 +25,34 @@ type Tab = "flow" | "graph" | "timeline" | "steps" | "data" | "notes" | "runs";
 const FINAL = new Set(["completed", "failed", "cancelled", "compensated", "retried"]);
 const ROWS = 1_000;
 
-const readSteps = (id: string, only: { state?: string; held?: "true" } = {}): Promise<Schemas["StepsAnswer"]> =>
+interface Only {
+  state?: string;
+  held?: "true";
+  search?: string;
+  cursor?: string | null;
+  limit?: number;
+}
+
+const readSteps = (id: string, only: Only = {}): Promise<Schemas["StepsAnswer"]> =>
   accepted(client.GET("/ojs/v1/workflows/{id}/steps", { params: { path: { id }, query: query({ limit: ROWS, ...only }) } }));
+
+/** Steps in a page of the list and of the timeline. */
+const PAGE = 200;
+/** Calls for one page: a search, or a state that few steps have, examines many steps for few. */
+const CALLS = 50;
+
+/** A page of the steps that match, however far they are apart. */
+async function readPage(id: string, only: Only): Promise<Schemas["StepsAnswer"]> {
+  const steps: Row[] = [];
+  let cursor = only.cursor ?? null;
+  for (let call = 0; call < CALLS; call++) {
+    const answer: Schemas["StepsAnswer"] = await readSteps(id, { ...only, cursor, limit: PAGE - steps.length });
+    steps.push(...answer.steps);
+    cursor = answer.next_cursor;
+    if (cursor === null || steps.length >= PAGE) break;
+  }
+  return { steps, next_cursor: cursor };
+}
 
 /** The steps of a flow, in the order in which its function has asked for them. */
 async function readFlowSteps(id: string): Promise<Schemas["StepsAnswer"]> {
@@ -43,13 +69,23 @@ export function WorkflowPage({ id }: { id: string }) {
     () => accepted(client.GET("/ojs/v1/workflows/{id}", { params: { path: { id }, query: query({ steps: "false" }) } })).then((one) => one.workflow),
     live,
   );
+  const [only, setOnly] = useState<{ state: string; search: string }>({ state: "", search: "" });
+  const pages = usePages();
   const needsSteps = tab === "timeline" || tab === "steps";
   const isFlow = workflow.data?.kind === "flow";
   const flow = useFlow(id, isFlow);
-  const steps = useData(needsSteps ? `steps ${id} ${isFlow}` : null, () => (isFlow ? readFlowSteps(id) : readSteps(id)), {
-    ...live,
-    id: [id, flow.data?.job_id ?? undefined],
-  });
+  const wanted = { ...only, cursor: pages.cursor };
+  const isWhole = isFlow && !only.state && !only.search;
+  const steps = useData(
+    needsSteps ? `steps ${id} ${isFlow} ${JSON.stringify(wanted)}` : null,
+    () => (isWhole ? readFlowSteps(id) : readPage(id, wanted)),
+    { ...live, id: [id, flow.data?.job_id ?? undefined] },
+  );
+  const choose = (change: Partial<typeof only>): void => {
+    pages.begin();
+    setOnly({ ...only, ...change });
+  };
+  const turn = isWhole ? undefined : { newer: pages.newer, older: pages.older(steps.data?.next_cursor) };
   return (
     <Shown of={workflow} rows={10}>
       {(shown) => (
@@ -91,8 +127,9 @@ export function WorkflowPage({ id }: { id: string }) {
               choose={setTab}
             />
             {tab === "graph" && <Graph id={id} job={flow.data?.job_id ?? undefined} name={nameOf(shown)} first={failuresOf(shown)[0]?.path ?? null} chosen={chosen?.path ?? null} choose={setChosen} />}
+            {needsSteps && <StepFilter only={only} choose={choose} turn={turn} />}
             {tab === "timeline" && <Shown of={steps}>{(data) => <Gantt rows={data.steps} name={nameOf(shown)} />}</Shown>}
-            {tab === "steps" && <Shown of={steps}>{(data) => <Steps rows={data.steps} more={data.next_cursor !== null} choose={setChosen} />}</Shown>}
+            {tab === "steps" && <Shown of={steps}>{(data) => <Steps rows={data.steps} choose={setChosen} />}</Shown>}
             {tab === "flow" && <Shown of={flow}>{(data) => <FlowTab id={id} flow={data} />}</Shown>}
             {tab === "data" && <Data workflow={shown} />}
             {tab === "notes" && <Notes id={id} />}
@@ -334,13 +371,50 @@ function Suspended({ id, step, reload }: { id: string; step: Row; reload: () => 
   );
 }
 
-function Steps({ rows, more, choose }: { rows: Row[]; more: boolean; choose: (row: Row) => void }) {
+const STEP_STATES = ["failed", "active", "blocked", "held", "waiting", "completed", "skipped", "cancelled", "compensated"];
+
+/** What to show of the steps, in the list and in the timeline, and the way to the next page. */
+function StepFilter(props: {
+  only: { state: string; search: string };
+  choose: (change: { state?: string; search?: string }) => void;
+  turn?: { newer?: () => void; older?: () => void };
+}) {
+  const [text, setText] = useState(props.only.search);
+  const submit = (event: Event): void => {
+    event.preventDefault();
+    props.choose({ search: text.trim() });
+  };
+  return (
+    <form class="more" style={{ borderTop: 0 }} onSubmit={submit} role="search" aria-label="Steps to show">
+      <label>
+        <span class="hidden">Name, path or type of steps</span>
+        <input class="input" placeholder="Name, path or type" value={text} onInput={(event) => setText(event.currentTarget.value)} />
+      </label>
+      <label>
+        <span class="hidden">State of steps</span>
+        <select class="input" value={props.only.state} onChange={(event) => props.choose({ state: event.currentTarget.value })}>
+          <option value="">Any state</option>
+          {STEP_STATES.map((state) => (
+            <option key={state}>{state}</option>
+          ))}
+        </select>
+      </label>
+      <Button type="submit" isSmall icon="search">
+        Find
+      </Button>
+      {(props.turn?.newer ?? props.turn?.older) && <Turn {...props.turn} labels={["Steps before", "Steps after"]} />}
+    </form>
+  );
+}
+
+function Steps({ rows, choose }: { rows: Row[]; choose: (row: Row) => void }) {
   return (
     <>
       <Table<Row>
         label="Steps"
         rows={rows}
         keyOf={(row) => row.path}
+        empty={<Empty icon="search" title="No step matches" />}
         columns={[
           {
             label: "Step",
@@ -365,7 +439,6 @@ function Steps({ rows, more, choose }: { rows: Row[]; more: boolean; choose: (ro
           { label: "Ran", className: "num", cell: (row) => shownTook(runTime(row)) },
         ]}
       />
-      {more && <div class="more">The first {ROWS} steps.</div>}
     </>
   );
 }
@@ -586,6 +659,19 @@ function Runs({ workflow }: { workflow: Info }) {
   );
 }
 
+/** All steps of a run, page by page; `tell` gets the number of those that have just come. */
+async function readAll(id: string, tell: (number: number) => void): Promise<Row[]> {
+  const rows: Row[] = [];
+  let cursor: string | null = null;
+  do {
+    const page: Schemas["StepsAnswer"] = await readSteps(id, { cursor });
+    rows.push(...page.steps);
+    tell(page.steps.length);
+    cursor = page.next_cursor;
+  } while (cursor !== null);
+  return rows;
+}
+
 interface Pair {
   path: string;
   one?: Row;
@@ -596,7 +682,13 @@ const took = (row: Row | undefined): number | null => (row?.completed_at ? runTi
 const waited = (row: Row | undefined): number | null => (row?.completed_at ? waitTime(row) : null);
 
 export function ComparePage({ id, other }: { id: string; other: string }) {
-  const both = useData(`compare ${id} ${other}`, () => Promise.all([readSteps(id), readSteps(other)]));
+  const [done, setDone] = useState(0);
+  const [shownPage, setShownPage] = useState(0);
+  const both = useData(`compare ${id} ${other}`, () => {
+    setDone(0);
+    const tell = (number_: number): void => setDone((known) => known + number_);
+    return Promise.all([readAll(id, tell), readAll(other, tell)]);
+  });
   return (
     <Page
       title="Two runs"
@@ -608,15 +700,18 @@ export function ComparePage({ id, other }: { id: string; other: string }) {
       }
     >
       <Card isBare>
+        {both.isLoading && done > ROWS && <div class="more">{number(done)} steps were read.</div>}
         <Shown of={both} rows={8}>
           {([first, second]) => {
             const pairs = new Map<string, Pair>();
-            for (const row of first.steps) pairs.set(row.path, { path: row.path, one: row });
-            for (const row of second.steps) pairs.set(row.path, { ...(pairs.get(row.path) ?? { path: row.path }), other: row });
+            for (const row of first) pairs.set(row.path, { path: row.path, one: row });
+            for (const row of second) pairs.set(row.path, { ...(pairs.get(row.path) ?? { path: row.path }), other: row });
             const weight = (pair: Pair): number =>
               (pair.one?.state !== pair.other?.state ? 1e12 : 0) + Math.abs((took(pair.one) ?? 0) - (took(pair.other) ?? 0));
-            const rows = [...pairs.values()].sort((a, b) => weight(b) - weight(a));
+            const all = [...pairs.values()].sort((a, b) => weight(b) - weight(a));
+            const rows = all.slice(shownPage * PAGE, (shownPage + 1) * PAGE);
             return (
+              <>
               <Table<Pair>
                 label="Steps of both runs"
                 rows={rows}
@@ -639,6 +734,19 @@ export function ComparePage({ id, other }: { id: string; other: string }) {
                   },
                 ]}
               />
+              {all.length > PAGE && (
+                <div class="more">
+                  <span>
+                    {number(shownPage * PAGE + 1)} to {number(shownPage * PAGE + rows.length)} of {many(all.length, "step")}
+                  </span>
+                  <Turn
+                    newer={shownPage ? () => setShownPage(shownPage - 1) : undefined}
+                    older={(shownPage + 1) * PAGE < all.length ? () => setShownPage(shownPage + 1) : undefined}
+                    labels={["Greater differences", "Smaller differences"]}
+                  />
+                </div>
+              )}
+              </>
             );
           }}
         </Shown>

@@ -239,15 +239,15 @@ export function Chip({ label, remove }: { label: string; remove: () => void }) {
 }
 
 /** The buttons of a list in pages; without a way, there is no such page. */
-export function Turn({ newer, older }: { newer?: () => void; older?: () => void }) {
+export function Turn({ newer, older, labels = ["Newer", "Older"] }: { newer?: () => void; older?: () => void; labels?: [string, string] }) {
   return (
     <>
       <span style={{ marginLeft: "auto" }} />
       <Button isSmall disabled={!newer} onClick={() => newer?.()}>
-        Newer
+        {labels[0]}
       </Button>
       <Button isSmall disabled={!older} onClick={() => older?.()}>
-        Older
+        {labels[1]}
       </Button>
     </>
   );

@@ -29,6 +29,12 @@ MOST_STEPS: Final = 1_000
 MAX_EXAMINED: Final = 10_000
 """Number of steps that a search examines for a page, which may have fewer than were asked for."""
 
+MAX_DIGITS: Final = 10
+"""Number of digits that no position of a step has."""
+
+MAX_SEARCHED_SPEC: Final = 4_096
+"""Maximum size of the specification of a step that a search reads for the name that people see, in bytes."""
+
 MAX_SEARCH_CHARS: Final = 200
 """Maximum length of a text to search for, in characters."""
 
@@ -57,7 +63,8 @@ class StepFilter(Bounded, frozen=True):
     is_held:
         Only steps whose jobs wait for an answer, a time or a resumption.
     search:
-        Only steps with this text in their name or type, in small or capital letters, or at the end of their path.
+        Only steps with this text in their name, their type, or their name for people (unless the step has much else to
+        store), in small or capital letters, or as their path or its end.
     """
 
     workflow_id: str
@@ -155,7 +162,12 @@ def _found(tx: Transaction, chosen: StepFilter, root: int, first: int, last: int
     """Return what a search finds among the next ``MAX_EXAMINED`` steps."""
     ((last,),) = tx.execute("SELECT max(id) FROM nodes WHERE id >= ? AND id <= ?", (root, last))
     end = min(last, first + MAX_EXAMINED)
-    shown = describe(tx, _rows(tx, chosen, first, end, MAX_EXAMINED))
+    rows = {row[0]: row for row in _rows(tx, chosen, first, end, MAX_EXAMINED)}
+    displayed = [] if chosen.is_held else _displayed(tx, chosen.search.lower(), first, end)
+    if displayed := [id for id in displayed if id not in rows]:
+        more = tx.execute(f"{SELECT_NODES} WHERE n.id {tx.among}", (tx.integers(displayed),))
+        rows |= {row[0]: row for row in more}
+    shown = describe(tx, [rows[id] for id in sorted(rows)])
     matching = [
         shown_step
         for shown_step in shown
@@ -165,6 +177,22 @@ def _found(tx: Transaction, chosen: StepFilter, root: int, first: int, last: int
         matching = matching[: chosen.limit]
         end = matching[-1][0].id
     return StepPage([step for _, step in matching], end - root if end < last else None)
+
+
+class _Named(msgspec.Struct):
+    display_name: str | None = None
+
+
+_name_of: Final = msgspec.json.Decoder(_Named).decode
+
+
+def _displayed(tx: Transaction, text: str, first: int, last: int) -> list[int]:
+    """Return the ids of the nodes whose name for people has a text in it: it is in their specifications alone."""
+    query = "SELECT id, spec FROM node_specs WHERE id > ? AND id <= ? AND length(spec) <= ?"
+    specs = tx.execute(query, (first, last, MAX_SEARCHED_SPEC))
+    return [
+        id for id, spec in specs if b'"display_name"' in spec and text in (_name_of(spec).display_name or "").lower()
+    ]
 
 
 def _rows(tx: Transaction, chosen: StepFilter, first: int, last: int, limit: int) -> list[tuple[Any, ...]]:
@@ -179,6 +207,7 @@ def _rows(tx: Transaction, chosen: StepFilter, first: int, last: int, limit: int
                 OR n.name LIKE :exact_name ESCAPE '!'
                 OR j.type LIKE :type ESCAPE '!'
                 OR n.kind LIKE :type ESCAPE '!'
+                OR (n.name IS NULL AND n.position = :position)
                 OR (n.started_at IS NULL AND n.kind = 'job')
             )
             """
@@ -198,6 +227,7 @@ def _rows(tx: Transaction, chosen: StepFilter, first: int, last: int, limit: int
             "name": _like(name.lower()),
             "exact_name": _like(name),  # databases know no small letters beyond ASCII
             "type": _like(chosen.search.lower()),
+            "position": int(name) if name.isdigit() and len(name) < MAX_DIGITS else -1,
         },
     )
 
@@ -210,8 +240,12 @@ def _like(text: str) -> str:
 def _has(step: StepRow, chosen: StepFilter) -> bool:
     text, path = chosen.search.lower(), step.path.lower()
     own = path.rpartition(".")[2]
-    is_named = not own.isdigit()  # else it is called by its position
-    return text in step.type.lower() or (is_named and (text in own or ("." in text and path.endswith(text))))
+    if text in step.type.lower() or text in (step.display_name or "").lower() or text == path:
+        return True
+    # A step without a name is called by its position: only with the container's name does that say which one is meant.
+    return ("." in text and f".{path}".endswith(f".{text.lstrip('.')}")) or (
+        not own.isdigit() and (text in own or ("." in text and path.endswith(text)))
+    )
 
 
 def describe(tx: Transaction, rows: Sequence[Sequence[Any]]) -> list[tuple[Node, StepRow]]:
