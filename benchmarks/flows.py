@@ -65,14 +65,17 @@ def run(store: Store, chosen: argparse.Namespace) -> Iterator[Figure]:
     yield Figure.median_of(f"{name}, jobs, run", rates, floor=of_chains, floor_name="steps of chains")
     costs = [one.processor / FLOWS / STEPS * 1e6 for one in jobs]
     yield Figure.median_of(f"{name}, processor of a job", costs, "µs")
-    for what, measure in (("local steps", _long_local), ("local steps in threads", _long_plain)):
+    long_ones = (
+        ("local steps", _long_local),
+        ("local steps in threads", _long_plain),
+        ("jobs, one after the other", _long_awaited),
+    )
+    for what, measure in long_ones:
         times = [uvloop.run(_with_app(store, measure)) for _ in range(ROUNDS)]
         name = f"{store.name}: a flow of {LONG:,} {what}"
         yield Figure.median_of(f"{name}, a step", [lasted for lasted, _ in times], "ms")
         growth = [slower for _, slower in times]
         yield Figure.median_of(f"{name}, time of its last tenth relative to the first", growth, "x", most=1.2)
-    lasted = [uvloop.run(_with_app(store, _long_awaited)) for _ in range(ROUNDS)]
-    yield Figure.median_of(f"{store.name}: a flow of {LONG:,} jobs, one after the other, a job", lasted, "ms")
 
 
 async def _with_app(store: Store, measure: Callable[[App, str], Awaitable[R]]) -> R:
@@ -188,15 +191,16 @@ async def _times(app: App, long: FlowType[[], None], moments: list[float]) -> tu
     return (moments[-1] - moments[0]) / LONG * 1000, last / first
 
 
-async def _long_awaited(app: App, url: str) -> float:
-    noop = _noop(app)
+async def _long_awaited(app: App, url: str) -> tuple[float, float]:
+    moments: list[float] = []
+
+    @app.job("mark")
+    async def mark() -> None:
+        moments.append(time.perf_counter())
 
     @app.flow("long")
     async def long(flow: Flow) -> None:
-        for place in range(LONG):
-            await flow.run(noop, place, 1)
+        for _ in range(LONG):
+            await flow.run(mark)
 
-    await long.astart()
-    began = time.perf_counter()
-    await Worker(app).run(until_empty=True)
-    return (time.perf_counter() - began) / LONG * 1000
+    return await _times(app, long, moments)

@@ -4,7 +4,8 @@ Each peer is installed into ``.peers`` at the first run: those in Python into vi
 newest versions; those in Go, Node and Rust with ``go``, ``npm`` and ``cargo``, if they are on the path. Peers on Redis
 need ``redis-server``; PostgreSQL comes with the development dependencies. The rounds alternate: the first round of all
 peers, then the second one of all, so a slow minute of the machine meets all of them. Results: ``peers.md`` and
-``peers.json`` of the queues, ``workflows.md`` and ``workflows.json`` of the workflows.
+``peers.json`` of the queues, ``workflows.md`` and ``workflows.json`` of the workflows, ``flows.md`` and ``flows.json``
+of durable functions.
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ import psycopg
 from rich.console import Console
 from tests.postgres import PostgresServer
 
-from benchmarks.peers.catalog import PEERS, ROOT, WORKFLOW_PEERS, Peer
+from benchmarks.peers.catalog import FLOW_PEERS, PEERS, ROOT, WORKFLOW_PEERS, Peer
 from benchmarks.peers.installing import CannotInstall, Installed, install
 from benchmarks.peers.servers import Missing, postgres, store_of
-from benchmarks.peers.table import QUEUES, WORKFLOWS, Kind, Round, Row, report
+from benchmarks.peers.table import FLOWS, QUEUES, WORKFLOWS, Kind, Round, Row, report
 
 HERE = Path(__file__).parent
+
+
+DRIVERS = {QUEUES.file: "driver.py", WORKFLOWS.file: "workflow_driver.py", FLOWS.file: "flow_driver.py"}
 
 
 class Failed(Exception):
@@ -41,7 +45,7 @@ def main() -> int:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 220)
     folder = ROOT / ".peers"
     folder.mkdir(exist_ok=True)
-    for kind, peers in ((QUEUES, PEERS), (WORKFLOWS, WORKFLOW_PEERS)):
+    for kind, peers in ((QUEUES, PEERS), (WORKFLOWS, WORKFLOW_PEERS), (FLOWS, FLOW_PEERS)):
         if chosen.part in (None, kind.file):
             wanted = [peer for peer in peers if not chosen.only or chosen.only.lower() in peer.label.lower()]
             measure_all(console, kind, wanted, folder, chosen)
@@ -74,7 +78,7 @@ def measure_all(console: Console, kind: Kind, peers: Sequence[Peer], folder: Pat
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("--only", metavar="WORD", help="Measure only peers with WORD in their name or store")
-    parser.add_argument("--part", choices=(QUEUES.file, WORKFLOWS.file), help="Measure this part alone (default both)")
+    parser.add_argument("--part", choices=tuple(DRIVERS), help="Measure this part alone (default all)")
     parser.add_argument("--jobs", type=int, help="Number of jobs to enqueue, and in the first backlog (default 20000)")
     parser.add_argument("--rounds", type=int, help="Number of rounds; the median is reported (default 3)")
     parser.add_argument("--seconds", type=float, help="Length of the window, in seconds (default 4)")
@@ -129,7 +133,7 @@ def measure(
             "PEERS_WARM_UP": str(chosen.warm_up),
             "PEERS_BACKLOGS": json.dumps(backlogs),
         }
-        command = [str(installed.python), "driver.py" if kind is QUEUES else "workflow_driver.py", peer.module]
+        command = [str(installed.python), DRIVERS[kind.file], peer.module]
         done = subprocess.run(command, cwd=HERE, env=environment, capture_output=True, text=True, check=False)
     if done.returncode or not done.stdout.strip():
         log = work / "workers.log"
@@ -142,7 +146,10 @@ def measure(
 def _brief(figures: Round) -> str:
     """Return the main figures of each setting, in one line."""
     found = ((name, window) for name, window in figures.get("processed", figures).items() if window)
-    names = (("rate", "/s"), ("cpu", " µs"), ("chains", " steps/s"), ("fan_out", " wide steps/s"), ("step_ms", " ms"))
+    names = (
+        *(("rate", "/s"), ("cpu", " µs"), ("chains", " steps/s"), ("fan_out", " wide steps/s")),
+        *(("flows", " steps/s"), ("step_ms", " ms")),
+    )
     texts = (
         f"{name} " + ", ".join(f"{window[one]:,.0f}{unit}" for one, unit in names if window.get(one))
         for name, window in found

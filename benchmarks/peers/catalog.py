@@ -162,3 +162,10 @@ WORKFLOW_PEERS = (
     BULLMQ,
     Peer("Celery", "Redis", "with_celery", ("celery[redis]",), {"PEERS_WORKFLOWS": "1"}),
 )
+
+FLOW_PEERS = (
+    *WORKFLOW_PEERS[:3],
+    Peer("DBOS", "SQLite", "with_dbos", ("dbos",), {"PEERS_DBOS": "sqlite"}),
+    Peer("Absurd", "PostgreSQL", "with_absurd", ("absurd-sdk", "absurdctl", "psycopg[binary]")),
+    WORKFLOW_PEERS[4],
+)

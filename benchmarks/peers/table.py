@@ -52,6 +52,19 @@ run, on workers that have run workflows before; the best setting of those tried.
 """
 
 
+FLOW_NOTES = """\
+Medians of {rounds} rounds, with the lowest and the highest in brackets, from the first call until the last step has
+run, on workers that have run flows before. Steps are no-ops, whose results are recorded before the next one begins.
+
+* *Flows of 5 steps*: steps of 500 flows, one call per flow.
+* *CPU per flow*: user and system time of the workers and the database meanwhile.
+* *Step of a long flow*: time of one step of a single flow of 500.
+* *Temporal* records what local activities have done several steps at a time, so a crash repeats them.
+
+{day}, {machine}. {versions}.
+"""
+
+
 class Row(NamedTuple):
     """One peer, the versions of its packages, and its rounds."""
 
@@ -70,7 +83,8 @@ class Kind(NamedTuple):
 
     def cells(self, row: Row) -> list[str]:
         """Return the texts of a row, without the first two."""
-        return _queue_cells(row.rounds) if self is QUEUES else _workflow_cells(row.rounds)
+        cells = {QUEUES.file: _queue_cells, WORKFLOWS.file: _workflow_cells, FLOWS.file: _flow_cells}
+        return cells[self.file](row.rounds)
 
 
 QUEUES = Kind(
@@ -84,6 +98,14 @@ WORKFLOWS = Kind(
     "Workflows of no-op steps",
     WORKFLOW_NOTES,
     ("", "kept in", "chains of 5", "fan-out of 1,000", "step of a chain", "with"),
+)
+
+
+FLOWS = Kind(
+    "flows",
+    "Durable functions of local steps",
+    FLOW_NOTES,
+    ("", "kept in", "flows of 5 steps", "CPU per flow", "step of a long flow", "with"),
 )
 
 
@@ -106,6 +128,12 @@ def _workflow_cells(rounds: Sequence[Round]) -> list[str]:
     best = _best(rounds, "chains")
     chains, fan_out = _known(rounds, best, "chains"), _known(rounds, best, "fan_out")
     return [_spread(chains), _spread(fan_out), _ms(_known(rounds, best, "step_ms")), best]
+
+
+def _flow_cells(rounds: Sequence[Round]) -> list[str]:
+    best = _best(rounds, "flows")
+    flows, cpu = _known(rounds, best, "flows"), _known(rounds, best, "cpu")
+    return [_spread(flows), f"{median(cpu):,.0f} µs" if cpu else "-", _ms(_known(rounds, best, "step_ms")), best]
 
 
 def _best(rounds: Sequence[Round], figure: str) -> str:

@@ -1,5 +1,9 @@
-"""DBOS on PostgreSQL, workflows alone: chains are workflows of steps, a fan-out enqueues child workflows."""
+"""DBOS on PostgreSQL, or with PEERS_DBOS=sqlite on a SQLite file; workflows alone.
 
+Chains and flows are workflows of steps, a fan-out enqueues child workflows.
+"""
+
+import os
 import subprocess
 import sys
 import threading
@@ -11,11 +15,12 @@ from dbos import DBOS, DBOSClient
 MAX_CHAINS = 200
 QUEUE = "peers"
 VERSION = "1"
+URL = f"sqlite:///{counter.FOLDER}/dbos.db" if os.environ.get("PEERS_DBOS") == "sqlite" else POSTGRES
 
 DBOS(
     config={
         "name": "peers",
-        "system_database_url": POSTGRES,
+        "system_database_url": URL,
         "log_level": "ERROR",
         "application_version": VERSION,
     }
@@ -62,7 +67,7 @@ def clear():
 def enqueue(workflow, *arguments):
     global client
     if client is None:
-        client = DBOSClient(system_database_url=POSTGRES)
+        client = DBOSClient(system_database_url=URL)
     client.enqueue({"queue_name": QUEUE, "workflow_name": workflow, "app_version": VERSION}, *arguments)
 
 
@@ -71,6 +76,9 @@ client = None
 
 def start_chains(count, length):
     run_in_threads(lambda: enqueue("chain", length), count, 8)
+
+
+start_flows = start_chains
 
 
 def start_fan_out(width):

@@ -9,7 +9,7 @@ import psycopg
 import uvloop
 from common import BIN, POSTGRES, Workers, run_concurrently
 
-from ojster import App, chain, group
+from ojster import App, Flow, chain, group
 
 on_file = os.environ.get("PEERS_OJSTER") == "sqlite"
 url = f"sqlite:///{counter.FOLDER}/ojster.db" if on_file else POSTGRES
@@ -24,6 +24,16 @@ async def add(a, b):
 @app.job("probe")
 async def probe(enqueued_at):
     counter.note(enqueued_at)
+
+
+async def count_step():
+    counter.tick()
+
+
+@app.flow("steps")
+async def steps_of(flow: Flow, length: int) -> None:
+    for _ in range(length):
+        await flow.step("step", count_step)
 
 
 loop = uvloop.new_event_loop() if __name__ == "with_ojster" else asyncio.new_event_loop()
@@ -41,6 +51,10 @@ def bulk(count):
 def start_chains(count, length):
     steps = chain(add.s(1, 2) for _ in range(length))
     loop.run_until_complete(run_concurrently(lambda: app.astart(steps), count))
+
+
+def start_flows(count, length):
+    loop.run_until_complete(run_concurrently(lambda: steps_of.astart(length), count))
 
 
 def start_fan_out(width):

@@ -95,6 +95,9 @@ def start_chains(count, length):
     loop.run_until_complete(run_concurrently(lambda: start("chain", length), count))
 
 
+start_flows = start_chains  # with local activities
+
+
 def start_fan_out(width):
     loop.run_until_complete(start("fan_out", width))
 
