@@ -254,10 +254,12 @@ class Expected:
         self.messages = Counter[str]()
         self.broadcasts = Counter[str]()
         self.appended: list[str] = []
+        self.appended_inside: list[str] = []
+        """What flows inside append: not again in a fork that keeps their results."""
         self.updates = 0
         self.result = sum(self.run(program, f"${number}") for number, program in enumerate(programs))
 
-    def run(self, program: Program, path: str) -> int:  # noqa: PLR0912
+    def run(self, program: Program, path: str, *, inside: bool = False) -> int:  # noqa: PLR0912
         operation, *operands = program
         match operation:
             case "step":
@@ -275,7 +277,7 @@ class Expected:
             case "give_up":
                 return -5
             case "append":
-                self.appended.append(path)
+                (self.appended_inside if inside else self.appended).append(path)
             case "receive":
                 self.messages[operands[0]] += 1
             case "listen":
@@ -285,22 +287,22 @@ class Expected:
             case "random":
                 return 1
             case "all" | "gather" | "group" | "first":
-                return self._all(operands[0], path)
+                return self._all(operands[0], path, inside)
             case "gather_all":
                 self.jobs[f"{path} failing"] += 1
-                return self._all(operands[0], path) - 6
+                return self._all(operands[0], path, inside) - 6
             case "undo":
-                self._all(operands[0], path)
+                self._all(operands[0], path, inside)
                 self.jobs.update({f"{path}.{number} undone": operands[1] for number in range(len(operands[0]))})
                 return -4 if operands[1] else 4
             case "repeat":
-                return self._all([operands[1]] * operands[0], path)
+                return self._all([operands[1]] * operands[0], path, inside)
             case "flow":
-                return self.run(operands[0], path)
+                return self.run(operands[0], path, inside=True)
         return 0
 
-    def _all(self, programs: list[Program], path: str) -> int:
-        return sum(self.run(part, f"{path}.{number}") for number, part in enumerate(programs))
+    def _all(self, programs: list[Program], path: str, inside: bool) -> int:
+        return sum(self.run(part, f"{path}.{number}", inside=inside) for number, part in enumerate(programs))
 
 
 def sends(expected: Expected, chance: random.Random) -> list[tuple[Any, ...]]:
