@@ -123,7 +123,8 @@ def test_each_asynchronous_method_has_a_plain_twin_with_the_same_signature() -> 
         elif shown_signature(twin) != shown_signature(method).replace("-> 'Async", "-> '"):
             problems.append(f"{kind.__name__}: {name}{shown_signature(method)}, but {shown_signature(twin)}")
     assert problems == []
-    assert ASYNCHRONOUS_ALONE.keys() <= set(map(path_of, public_classes()))
+    alone = {path for path in ASYNCHRONOUS_ALONE if find_spec("agents") or "openai_agents" not in path}
+    assert alone <= set(map(path_of, public_classes()))
     assert {
         *(
             "App.astart",
