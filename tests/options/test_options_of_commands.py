@@ -180,7 +180,7 @@ BASES: Final[dict[str, dict[str, Any]]] = {
     "jobs retry": _OF_QUEUE,
     "prune": {"url": DATABASE, "yes": True},
     "workers configure": {"reason": "r"},
-    **{f"workflows {action}": _OF_NAME for action in ("cancel", "fork", "hold", "release", "retry")},
+    **{f"workflows {action}": _OF_NAME for action in ("cancel", "delete", "fork", "hold", "release", "retry")},
     "workflows draw": _ONE,
 }
 """Parameters that a command needs beside the required ones, to make a call."""
@@ -199,7 +199,7 @@ OPTION_BASES: Final[dict[str, dict[str, Any]]] = {
     **{f"dead-letter retry {name}": {"job_ids": None, "retry_all": True} for name in ("queue", "type", "error_type")},
     **{f"{command} yes": {"yes": None} for command in ("prune",)},
     **{f"jobs {action} dry_run": _SURE for action in ("cancel", "delete", "retry")},
-    **{f"workflows {action} dry_run": _SURE for action in ("cancel", "fork", "hold", "release", "retry")},
+    **{f"workflows {action} dry_run": _SURE for action in ("cancel", "delete", "fork", "hold", "release", "retry")},
     **{f"prune {name}": _ASKS for name in ("completed", "cancelled", "discarded", "dead_letter", "audit")},
     "workflows cancel step": _NO_NAME | _ONE,
     "workflows retry step": _NO_NAME | _ONE,

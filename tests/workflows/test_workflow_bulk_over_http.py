@@ -21,7 +21,7 @@ BASE = "/ojs/v1/workflows"
 async def prepare(flow: WorkflowBench, action: WorkflowAction) -> list[str]:
     """Create two workflows named ``n`` that the action changes, and one of another name."""
     ids = [(await flow.create(chain(job("a")) | {"name": name})).id for name in ("n", "n", "other")]
-    if action in (WorkflowAction.RETRY, WorkflowAction.FORK):
+    if action in (WorkflowAction.RETRY, WorkflowAction.FORK, WorkflowAction.DELETE):
         await flow.work("a")
     for id in ids if action is WorkflowAction.RELEASE else ():
         await flow.service.workflows.hold(id)

@@ -360,6 +360,9 @@ class Transaction(ABC):
     def record_events(self, events: bytes) -> None:
         """Write the events of the transaction, as a JSON array."""
 
+    event_position = "seq"
+    """Column of the position of an event batch."""
+
     @abstractmethod
     def event_batches(self, position: int, limit: int) -> list[tuple[int, bytes]]:
         """Return at most ``limit`` event batches from ``position`` on, each with its position, in order."""

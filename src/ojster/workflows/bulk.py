@@ -15,6 +15,7 @@ from ojster.workflows.read.selection import WorkflowConditions, matches, walk
 from ojster.workflows.run.advance import Advance
 from ojster.workflows.run.cancellation import WorkflowCancellation, cancel_now, refuse_cancellation
 from ojster.workflows.run.control import hold_now, refuse_hold, refuse_release, unhold_now
+from ojster.workflows.run.deletion import hide_now, refuse_deletion
 from ojster.workflows.run.fork import Fork, fork_once, refuse_fork
 from ojster.workflows.run.retry import refuse_retry, retry_now
 from ojster.workflows.run.steps import steer
@@ -29,6 +30,7 @@ class WorkflowAction(StrEnum):
     FORK = "fork"
     HOLD = "hold"
     RELEASE = "release"
+    DELETE = "delete"
 
     @property
     def past(self) -> str:
@@ -36,9 +38,24 @@ class WorkflowAction(StrEnum):
         return _PAST[self]
 
 
-_PAST: Final = {"cancel": "cancelled", "retry": "retried", "fork": "forked", "hold": "held", "release": "released"}
+_PAST: Final = {
+    "cancel": "cancelled",
+    "retry": "retried",
+    "fork": "forked",
+    "hold": "held",
+    "release": "released",
+    "delete": "deleted",
+}
 
 _UNFINISHED: Final = (WorkflowState.PENDING, WorkflowState.RUNNING, WorkflowState.COMPENSATING)
+
+_FINISHED: Final = (
+    WorkflowState.COMPLETED,
+    WorkflowState.FAILED,
+    WorkflowState.CANCELLED,
+    WorkflowState.COMPENSATED,
+    WorkflowState.RETRIED,
+)
 
 ALLOWED_STATES: Final[dict[WorkflowAction, tuple[str, ...]]] = {
     WorkflowAction.CANCEL: (*_UNFINISHED, WorkflowState.CANCELLING, WorkflowState.CANCELLED),
@@ -51,8 +68,9 @@ ALLOWED_STATES: Final[dict[WorkflowAction, tuple[str, ...]]] = {
     ),
     WorkflowAction.HOLD: _UNFINISHED,
     WorkflowAction.RELEASE: _UNFINISHED,
+    WorkflowAction.DELETE: _FINISHED,
 }
-"""States in which workflows can be cancelled, retried, forked, held or released.
+"""States in which workflows can be cancelled, retried, forked, held, released or deleted.
 
 A cancelled one can be cancelled again, to stop its active jobs.
 """
@@ -63,6 +81,7 @@ DEFAULT_STATES: Final[dict[WorkflowAction, tuple[str, ...]]] = {
     WorkflowAction.FORK: (WorkflowState.FAILED, WorkflowState.COMPENSATED),
     WorkflowAction.HOLD: _UNFINISHED,
     WorkflowAction.RELEASE: _UNFINISHED,
+    WorkflowAction.DELETE: _FINISHED,
 }
 """Default states of a filter that names none.
 
@@ -128,6 +147,10 @@ _ACTIONS: Final[dict[WorkflowAction, tuple[_Refuse, _Change]]] = {
     WorkflowAction.RELEASE: (
         lambda tx, workflow, batch: refuse_release(workflow),
         lambda run, workflow, _: unhold_now(run, workflow),
+    ),
+    WorkflowAction.DELETE: (
+        lambda tx, workflow, batch: refuse_deletion(tx, workflow),
+        lambda run, workflow, _: hide_now(run.tx, workflow),
     ),
 }
 """What says why a workflow cannot be changed, and what changes a locked workflow, or raises the refusal."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from ojster.core.errors import Forbidden, InvalidRequest
@@ -11,6 +13,10 @@ from ojster.workflows.bulk import ALLOWED_STATES, COURSE, DEFAULT_STATES, Workfl
 from ojster.workflows.calls import WorkflowBulkCalls
 from ojster.workflows.filters import narrowing
 from ojster.workflows.read.selection import WorkflowConditions
+from ojster.workflows.run.deletion import EventWalk, blank_events, delete_hidden, find_hidden
+
+ROWS_AT_ONCE: Final = 500
+"""About how many rows of deleted workflows one transaction deletes."""
 
 
 class WorkflowBulkService(CapabilityService, WorkflowBulkCalls):
@@ -44,6 +50,24 @@ class WorkflowBulkService(CapabilityService, WorkflowBulkCalls):
     async def release(self, chosen: WorkflowConditions, *, dry_run: bool = False) -> Sweep:
         """Release workflows; see ``WorkflowBulkCalls.release``."""
         return await self._sweep(WorkflowAction.RELEASE, chosen, dry_run=dry_run)
+
+    async def delete(self, chosen: WorkflowConditions, *, dry_run: bool = False) -> Sweep:
+        """Delete finished workflows; see ``WorkflowBulkCalls.delete``. When it returns, nothing of them is left.
+
+        If the process dies meanwhile, they are hidden, and retention deletes them; the log of events may keep what it
+        says of them.
+        """
+        swept = await self._sweep(WorkflowAction.DELETE, chosen, dry_run=dry_run)
+        if dry_run:
+            return swept
+        subjects = await self.database.run(find_hidden, None)
+        while await self.database.run(delete_hidden, ROWS_AT_ONCE) >= ROWS_AT_ONCE:
+            pass
+        await self.database.order_events()  # those without a position could not be read
+        position: int | None = 0
+        while position is not None:
+            position = await self.database.run(blank_events, EventWalk(position, subjects))
+        return swept
 
     def _check_not_only_own(self, verb: str) -> None:
         if self.scope.cancels_only_own:

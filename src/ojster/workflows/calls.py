@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ojster.core.access import CANCEL, CANCEL_OR_DEQUEUE
+from ojster.core.access import ADMIN_ONLY, CANCEL, CANCEL_OR_DEQUEUE
 from ojster.core.calls import Call, Calls, Handled
 from ojster.core.json_objects import Members
 from ojster.jobs.answer_wire import ChangedJobAnswer
@@ -319,3 +319,20 @@ class WorkflowBulkCalls(Calls):
     )
     async def release(self, chosen: WorkflowConditions, *, dry_run: bool = False) -> Sweep:
         """Release all held workflows that match a ``filter``. With ``dry_run``, nothing is changed."""
+
+    @Handled(
+        "POST",
+        "/workflows/delete",
+        "delete_workflows",
+        _BULK,
+        BulkWorkflowsAnswer,
+        body=BulkWorkflowsBody,
+        needs=ADMIN_ONLY,
+        wait=MAX_SWEEP_SECONDS,
+    )
+    async def delete(self, chosen: WorkflowConditions, *, dry_run: bool = False) -> Sweep:
+        """Delete all finished workflows that match a ``filter``, with all that they and their jobs have left.
+
+        Those with results that a fork uses, or with items in a collection, are left alone. With ``dry_run``, nothing is
+        changed.
+        """

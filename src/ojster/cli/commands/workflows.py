@@ -24,6 +24,7 @@ from ojster.cli.options import (
     with_url,
 )
 from ojster.cli.output import ago, console, print_json, print_table
+from ojster.cli.workflow_deletion import delete_workflows
 from ojster.cli.workflow_file import SUFFIXES, named_start, read_start
 from ojster.cli.workflow_selection import (
     chooses_workflows,
@@ -59,15 +60,15 @@ ID: Final = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"
 
 
 @click.group(
+    commands=[delete_workflows],
     epilog=examples(
         "ojster workflows start nightly.yaml --param day=2026-11-21 --watch",
         "ojster workflows show ID --watch",
         "ojster workflows approve ID release --notes 'looks good'",
-        "ojster workflows retry ID",
-    )
+    ),
 )
 def workflows() -> None:
-    """Start, list, show, draw, approve, reject, hold, release, resume, retry and cancel workflows."""
+    """Start, list, show, draw, approve, reject, hold, release, resume, retry, cancel and delete workflows."""
 
 
 @workflows.command(

@@ -56,5 +56,6 @@ ROUTES: Final = endpoints_of(
         WorkflowBulkCalls.fork: _bulk_endpoint(WorkflowBulkCalls.fork, FORK_WORKFLOWS),
         WorkflowBulkCalls.hold: _bulk_endpoint(WorkflowBulkCalls.hold, BULK_WORKFLOWS),
         WorkflowBulkCalls.release: _bulk_endpoint(WorkflowBulkCalls.release, BULK_WORKFLOWS),
+        WorkflowBulkCalls.delete: _bulk_endpoint(WorkflowBulkCalls.delete, BULK_WORKFLOWS),
     },
 )

@@ -266,6 +266,8 @@ class PostgresTransaction(Transaction):
         self.execute(ORDER_EVENTS)
         return True
 
+    event_position = "position"
+
     def event_batches(self, position: int, limit: int) -> list[tuple[int, bytes]]:
         return [(here, events) for here, events in self.execute(EVENTS, (position, limit))]
 
