@@ -25,7 +25,8 @@ ROOT = Path(__file__).parent.parent
         ("orchestrate.py", "'test-docs-0', 'judge', 'report']\nfailed: test-core-1"),
         pytest.param(
             "gist.py",
-            "confirmed by ada\n['gist 1 is created', 'gist 1 is starred'] {'composed': True, 'gist_id': '1'}\n[True]",
+            "['gist 1 is created', 'gist 1 is starred', 'Somebody without a token answered the step \\'confirm\\' with "
+            "{\"by\":\"ada\"}'] {'composed': True, 'gist_id': '1'}\n[True]",
             marks=pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux confines code"),
         ),
     ],

@@ -13,7 +13,7 @@ from ojster.core.job import NODE_BITS
 from ojster.storage.transaction import Transaction
 from ojster.workflows.run.retention import forget_workflows
 from ojster.workflows.run.states import change_workflow
-from ojster.workflows.stored_workflow import HIDDEN, Workflow
+from ojster.workflows.stored_workflow import HIDDEN, StoredWorkflow
 
 BATCHES_AT_ONCE: Final = 200
 """Number of batches of events that one transaction looks at."""
@@ -22,7 +22,7 @@ _decode: Final = msgspec.json.Decoder(list[Event]).decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def refuse_deletion(tx: Transaction, workflow: Workflow) -> Conflict | None:
+def refuse_deletion(tx: Transaction, workflow: StoredWorkflow) -> Conflict | None:
     """Return why a workflow cannot be deleted now, or ``None``."""
     if workflow.finished_at is None:
         return Conflict(f"The workflow {workflow.id} is {workflow.state}. Cancel it, or wait for its end.")
@@ -40,7 +40,7 @@ def refuse_deletion(tx: Transaction, workflow: Workflow) -> Conflict | None:
     return None
 
 
-def hide_now(tx: Transaction, workflow: Workflow) -> None:
+def hide_now(tx: Transaction, workflow: StoredWorkflow) -> None:
     """Hide a workflow from everybody: ``delete_hidden`` deletes it.
 
     Raises

@@ -186,12 +186,7 @@ def _resume(tx: Transaction, job: Job, item: Resumption) -> None:
     suspension, job.suspension = job.suspension, None
     if suspension is not None:
         tx.emit("job.resumed", job, **({} if item.by is None else {"resumed_by": item.by}))
-        if job.node is not None:  # who has resumed a step is recorded beside the reviews of gates
-            action = "answer" if item.failure is None else "decline"
-            tx.execute(
-                "INSERT INTO node_reviews (node, at, author, action) VALUES (:node, :at, :author, :action)",
-                {"node": job.node, "at": tx.now, "author": item.by, "action": action},
-            )
+        _note_answer(tx, job, item)
     if item.failure is not None:
         job.attempt += suspension == SuspensionKind.AGAIN
         fail_attempt(tx, job, item.failure)
