@@ -117,7 +117,7 @@ SCENES: Final[dict[str, Scene]] = {
         method="PUT",
     ),
     "GET /dead-letter": scene("/dead-letter", DEAD_LETTERS, *DEAD),
-    "GET /failures": scene("/failures", {"queue": "other", "type": "b", "error_type": "E"}, *DEAD),
+    "GET /failures": scene("/failures", INTERNAL | {"queue": "other", "type": "b", "error_type": "E"}, *DEAD),
     "GET /workflows": scene("/workflows", WORKFLOWS, workflow()),
     "GET /workflows/{id}/steps": scene(
         "/workflows/w1/steps",
@@ -180,6 +180,8 @@ ELSEWHERE: Final[dict[str, str]] = {
     "GET /admin/audit/verify": "audit/test_audit_log.py",
     "DELETE /workers/{id}": "jobs/test_answers.py",
     "GET /admin/stats/history": "insight/test_admin.py",
+    "GET /admin/queues": "insight/test_receivers.py",
+    "GET /jobs/{id}/flow": "flows/test_kept_flows.py",
     "GET /tasks/runs": "insight/test_task_history.py",
     "GET /tasks/statistics": "insight/test_task_history.py",
     "GET /workflows/statistics": "workflows/test_node_workflow_over_http.py",
