@@ -20,6 +20,7 @@ import { WorkersPage } from "./pages/Workers";
 import { ComparePage, WorkflowPage } from "./pages/Workflow";
 import { WorkflowsPage } from "./pages/Workflows";
 import { DialogHost } from "./ui/dialogs";
+import { useZone } from "./ui/format";
 import { Empty, Page, Problem } from "./ui/parts";
 import { Shell } from "./ui/shell";
 import "./styles/tokens.css";
@@ -30,6 +31,7 @@ function App() {
   const [session, setSession] = useState<Session | null>(null);
   const [error, setError] = useState<Error | null>(null);
   const [workspace, setWorkspace] = useState<string | null>(null);
+  useZone(); // all times are drawn again when another zone is chosen
   const enter = useCallback((name: string | null): void => {
     chooseWorkspace(name);
     setWorkspace(name);

@@ -567,7 +567,7 @@ async def test_what_a_job_type_does_is_shown_over_time(bench: Bench, server: str
     await open_page(page, server, "jobs?type=mail.send")
     await page.get_by_role("link", name="Over time").click()
     await page.get_by_role("img", name="Jobs per minute in the last 1h: 1 completed, 0 failed attempts").wait_for()
-    await page.get_by_role("img", name="Milliseconds that attempts ran").wait_for()
+    await page.get_by_role("img", name="How long attempts ran").wait_for()
     await page.get_by_label("Job type").select_option("All types")
     await page.get_by_role("img", name="Jobs per minute in the last 1h: 2 completed").wait_for()
     assert page.url == f"{server}/dashboard/"

@@ -1,7 +1,7 @@
 /** When each step of a workflow ran. */
 import { useRef } from "preact/hooks";
 import type { Schemas } from "../api/client";
-import { duration } from "../ui/format";
+import { duration, number } from "../ui/format";
 import { Button, Empty } from "../ui/parts";
 import { colourOf } from "../ui/states";
 import { ASKED, spansOf, titleOf } from "./model";
@@ -50,7 +50,7 @@ export function Gantt({ rows, name }: { rows: Row[]; name: string }) {
     <>
       <div class="more" style={{ borderTop: 0 }}>
         <span>
-          {begun.length} steps in {duration(end - start)}
+          {number(begun.length)} steps in {duration(end - start)}
         </span>
         <Legend />
         <span style={{ marginLeft: "auto" }} />

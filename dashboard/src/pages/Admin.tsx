@@ -3,8 +3,7 @@ import { accepted, client, query, type Schemas } from "../api/client";
 import { useMay } from "../api/session";
 import { useData } from "../api/use";
 import { NewDialog, useDialogs } from "../ui/dialogs";
-import { compact, duration, exact, Time } from "../ui/format";
-import { Json } from "../ui/json";
+import { bytes, compact, duration, exact, period, Time } from "../ui/format";
 import { Button, Empty, Facts, Page, Shown, Table, Tabs, Turn, usePages } from "../ui/parts";
 import { Secret } from "../ui/secret";
 
@@ -77,11 +76,11 @@ function System() {
               facts={[
                 ["Database", `${data.backend}, schema ${data.schema_version}`],
                 ["Lists are read from", source(data.replica)],
-                ["Lease of a job", data.default_visibility_timeout],
-                ["Silence of a worker", data.heartbeat_timeout],
-                ["Largest job", `${compact(data.max_job_bytes)} bytes`],
+                ["Lease of a job", period(data.default_visibility_timeout)],
+                ["Silence of a worker", period(data.heartbeat_timeout)],
+                ["Largest job", bytes(data.max_job_bytes)],
                 ["Largest batch", compact(data.max_batch_size)],
-                ["Retention", <Json value={data.retention} label="the retention" />],
+                ...Object.entries(data.retention).map(([what, kept]): [string, string] => [`Keeps ${what.replaceAll("_", " ")}`, typeof kept === "string" ? period(kept) : "for ever"]),
               ]}
             />
           )}

@@ -5,7 +5,11 @@ import { accepted, ApiError, client, type Schemas } from "../api/client";
 import { useMay } from "../api/session";
 import { useData } from "../api/use";
 import { useDialogs } from "../ui/dialogs";
+<<<<<<< Updated upstream
 import { bytes, duration, exact, isoMilliseconds, number, tail, Time } from "../ui/format";
+=======
+import { bytes, duration, exact, percent, Time } from "../ui/format";
+>>>>>>> Stashed changes
 import { Json } from "../ui/json";
 import { Bar, Button, Card, Copy, Empty, Facts, JobLink, Page, Shown, Table, Tabs } from "../ui/parts";
 import { State } from "../ui/states";
@@ -276,7 +280,7 @@ function Progress({ job }: { job: Job }) {
   return (
     <div class="progress">
       <Bar done={share} of={1} label="Progress" />
-      <span class="num">{Math.round(share * 100)} %</span>
+      <span class="num">{percent(share)}</span>
       <span class="quiet">{message}</span>
     </div>
   );

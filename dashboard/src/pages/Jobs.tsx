@@ -3,7 +3,7 @@ import { Link, useLocation, useSearch } from "wouter-preact";
 import { accepted, client, query, type Schemas } from "../api/client";
 import { useIsGlobal, useMay } from "../api/session";
 import { useData } from "../api/use";
-import { between, compact, many, number, tail, Time } from "../ui/format";
+import { between, compact, many, number, tail, Time, timestamp } from "../ui/format";
 import { useDialogs } from "../ui/dialogs";
 import { Button, Card, Chip, type Column, Empty, JobLink, Page, Shown, Table, Turn, usePages } from "../ui/parts";
 import { State } from "../ui/states";
@@ -27,7 +27,7 @@ const AGES: [string, string][] = [
 /** The filter as the API takes it: an age in seconds becomes a time. */
 function asked(chosen: Chosen): Record<string, string> {
   const { since, ...others } = chosen;
-  const from = since ? new Date(Date.now() - Number(since) * 1000).toISOString() : undefined;
+  const from = since ? timestamp(Number(since) * 1000) : undefined;
   return query({ ...others, since: from });
 }
 

@@ -173,7 +173,7 @@ function Busy() {
                       <br />
                       <span class="quiet">
                         {compact(queue.counts.available ?? 0)} wait, {compact(queue.counts.active ?? 0)} run,{" "}
-                        {Math.round(queue.throughput.processed_per_minute)}/min
+                        {compact(Math.round(queue.throughput.processed_per_minute))} a minute
                       </span>
                     </span>
                     <Link href={`/queues/${encodeURIComponent(queue.name)}`} aria-label={`Open the queue ${queue.name}`}>

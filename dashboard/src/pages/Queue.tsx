@@ -86,7 +86,7 @@ export function QueuePage({ name }: { name: string }) {
                   <Facts
                     facts={[
                       ["Oldest job waits since", data.oldest_available_at ? <Time at={data.oldest_available_at} /> : "nothing waits"],
-                      ["Per minute", `${data.throughput.processed_per_minute} done, ${data.throughput.failed_per_minute} failed`],
+                      ["Per minute", `${compact(data.throughput.processed_per_minute)} done, ${compact(data.throughput.failed_per_minute)} failed`],
                       ["Wait, half", duration(data.latency_ms.p50)],
                       ["Wait, 99 %", duration(data.latency_ms.p99)],
                       ["Paused", data.paused_at && <Time at={data.paused_at} />],

@@ -3,7 +3,7 @@ import { accepted, client, type Schemas } from "../api/client";
 import { useIsGlobal, useMay } from "../api/session";
 import { useData } from "../api/use";
 import { type Dialogs, useDialogs } from "../ui/dialogs";
-import { compact, duration, many } from "../ui/format";
+import { compact, duration, many, number } from "../ui/format";
 import { Button, Card, Empty, Page, Shown, Table } from "../ui/parts";
 import { State } from "../ui/states";
 
@@ -83,7 +83,7 @@ function AllQueues() {
                   },
                 ]}
               />
-              {pagination.total > items.length && <div class="more">The first {items.length} of {many(pagination.total, "queue")}</div>}
+              {pagination.total > items.length && <div class="more">The first {number(items.length)} of {many(pagination.total, "queue")}</div>}
             </>
           )}
         </Shown>
@@ -108,7 +108,7 @@ function Pools() {
           { label: "Queues", cell: (pool) => pool.queues.join(", ") },
           { label: "Strategy", cell: (pool) => pool.strategy },
           { label: "Workers", className: "num", cell: (pool) => pool.active_workers },
-          { label: "Running", className: "num", cell: (pool) => `${pool.active_jobs}${pool.concurrency ? ` of ${pool.concurrency}` : ""}` },
+          { label: "Running", className: "num", cell: (pool) => `${compact(pool.active_jobs)}${pool.concurrency ? ` of ${compact(pool.concurrency)}` : ""}` },
         ]}
       />
     </Card>

@@ -248,7 +248,7 @@ function CronForm({ known, close, saved }: { known?: Cron; close: () => void; sa
         {preview.error ? (
           <small>{preview.error.message}</small>
         ) : (
-          <small>{(preview.data?.runs ?? []).slice(0, 3).map(exact).join(" · ") || "none"}</small>
+          <small>{(preview.data?.runs ?? []).slice(0, 3).map((at) => exact(at)).join(" · ") || "none"}</small>
         )}
       </div>
       <label class="field">

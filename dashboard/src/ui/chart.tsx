@@ -2,7 +2,7 @@
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
-import { compact } from "./format";
+import { compact, dayOfYear, exact, fraction, minuteOfDay, useZone, wallClock } from "./format";
 import type { Colour } from "./states";
 
 export interface Series {
@@ -24,26 +24,54 @@ const resolved = (name: string): string => {
 /** A colour with another opacity; computed colours are `rgb(…)`. */
 const faint = (colour: string): string => colour.replace(/^rgb\((.*)\)$/, "rgba($1, 0.14)");
 
-export function Chart(props: { times: number[]; series: Series[]; label: string; unit?: string; theme: string; height?: number }) {
+const DAY = 86_400;
+
+/** What stands below the lines of a chart: the time of day, or the day where a day begins or lines are days apart. */
+const timeLabels = (_: uPlot, lines: number[], __: number, ___: number, step: number): string[] =>
+  lines.map((at, place) => {
+    const day = dayOfYear(at * 1000);
+    const isNewDay = place > 0 && day !== dayOfYear((lines[place - 1] ?? at) * 1000);
+    return step >= DAY || isNewDay ? day : minuteOfDay(at * 1000);
+  });
+
+interface Properties {
+  times: number[];
+  series: Series[];
+  label: string;
+  /** Makes the text of a value in the legend, and the one at a line. */
+  show?: (value: number) => string;
+  tick?: (value: number) => string;
+  /** Distances that lines may have. */
+  distances?: number[];
+  theme: string;
+  height?: number;
+}
+
+export function Chart(props: Properties) {
   const place = useRef<HTMLDivElement>(null);
-  const { times, series, label, unit = "", theme, height = 220 } = props;
+  const { times, series, label, show = fraction, tick = compact, distances, theme, height = 220 } = props;
+  const zone = useZone();
   const plot = useRef<uPlot | null>(null);
-  const shape = `${theme}|${series.map((one) => one.label).join()}|${height}|${unit}`;
+  const shape = `${theme}|${series.map((one) => one.label).join()}|${height}|${zone}`;
   useEffect(() => {
     const parent = place.current;
     if (!parent) return;
     const ink = resolved("ink-3");
     const axis = { stroke: ink, grid: { stroke: resolved("line"), width: 1 }, ticks: { show: false }, font: "12px system-ui" };
-    const shown = (value: number | null): string => (value === null ? "–" : `${Math.round(value * 100) / 100}${unit}`);
+    const shown = (value: number | null | undefined): string => (value === null || value === undefined ? "–" : show(value));
     const made = new uPlot(
       {
         width: parent.clientWidth,
         height,
         cursor: { points: { size: 6 }, y: false },
         scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(high ?? 1, 1) * 1.08] } },
-        axes: [axis, { ...axis, size: 64, values: (_, ticks) => ticks.map((tick) => compact(tick)) }],
+        tzDate: (at) => wallClock(at * 1000, (date) => uPlot.tzDate(date, "Etc/UTC")),
+        axes: [
+          { ...axis, values: timeLabels, space: 72 },
+          { ...axis, size: 72, incrs: distances, values: (_, ticks) => ticks.map(tick) },
+        ],
         series: [
-          {},
+          { value: (_, at) => (at ? exact(at * 1000) : "–") },
           ...series.map((one): uPlot.Series => {
             const colour = resolved(one.colour);
             return {

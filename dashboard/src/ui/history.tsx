@@ -3,7 +3,7 @@ import { useState } from "preact/hooks";
 import { accepted, client, query } from "../api/client";
 import { useData } from "../api/use";
 import { Chart } from "./chart";
-import { number } from "./format";
+import { duration, fraction, number, timestamp } from "./format";
 import { Card, Segments, Shown } from "./parts";
 import { useTheme } from "./theme";
 
@@ -30,7 +30,7 @@ export function History({ queue, type, types, choose }: Of) {
   const theme = useTheme();
   const { period, seconds, step } = RANGES[range];
   const load = () => {
-    const since = new Date(Date.now() - seconds * 1000).toISOString();
+    const since = timestamp(seconds * 1000);
     return accepted(
       client.GET("/ojs/v1/admin/stats/history", { params: { query: query({ period, since, queue, type }) } }),
     );
@@ -73,7 +73,7 @@ export function History({ queue, type, types, choose }: Of) {
                 theme={theme}
                 label={`Jobs per minute in the last ${range}: ${number(sum("completed"))} completed, ${number(sum("failed"))} failed attempts${type ? "" : `, ${number(sum("enqueued"))} enqueued`}`}
                 times={times}
-                unit=" a minute"
+                show={(value) => `${fraction(value)} a minute`}
                 series={[
                   { label: "completed", colour: "green", values: of((one) => one.completed, 0).map(rate), isFilled: true },
                   { label: "failed", colour: "red", values: of((one) => one.failed, 0).map(rate), isFilled: true },
@@ -94,7 +94,9 @@ export function History({ queue, type, types, choose }: Of) {
                   theme={theme}
                   label={`${label}, in the last ${range}`}
                   times={times}
-                  unit=" ms"
+                  show={duration}
+                  tick={duration}
+                  distances={ROUND_MS}
                   series={[
                     { label: "half", colour: "green", values: of((one) => one[`${name}_p50_ms`], null) },
                     { label: "95 %", colour: "amber", values: of((one) => one[`${name}_p95_ms`], null) },
@@ -110,9 +112,16 @@ export function History({ queue, type, types, choose }: Of) {
   );
 }
 
+/** Durations that are round, in milliseconds: lines of a chart stand at them. */
+const ROUND_MS = [
+  ...[1, 2, 5, 10, 20, 50, 100, 200, 500],
+  ...[1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1_200, 1_800].map((seconds) => seconds * 1_000),
+  ...[1, 2, 4, 6, 12, 24, 48, 120, 240, 480, 960, 2_400].map((hours) => hours * 3_600_000),
+];
+
 const TIMES = [
-  { name: "latency", title: "Waiting time in milliseconds", label: "Milliseconds that jobs waited before they began" },
-  { name: "run", title: "Run time in milliseconds", label: "Milliseconds that attempts ran until they completed or failed" },
+  { name: "latency", title: "Waiting time", label: "How long jobs waited before they began" },
+  { name: "run", title: "Run time", label: "How long attempts ran until they completed or failed" },
 ] as const;
 
 interface Step {

@@ -1,5 +1,6 @@
 /** A viewer for JSON that copes with large values: what is folded is not drawn, and long lists come in parts. */
 import { useState } from "preact/hooks";
+import { number } from "./format";
 import { Button, Copy } from "./parts";
 
 const PART = 100;
@@ -50,7 +51,7 @@ function Branch({ label, entries, depth }: { label: preact.ComponentChildren; en
       {isOpen && entries.slice(0, shown).map(([name, one]) => <Value key={name} name={name} value={one} depth={depth + 1} />)}
       {isOpen && entries.length > shown && (
         <Button isSmall onClick={() => setShown(shown + 10 * PART)}>
-          Show more of {entries.length}
+          Show more of {number(entries.length)}
         </Button>
       )}
     </details>
@@ -68,7 +69,7 @@ function Leaf({ value }: { value: unknown }) {
       <span class="string">"{text}"</span>
       {text !== value && (
         <Button isSmall onClick={() => setWhole(true)}>
-          Show all {value.length} characters
+          Show all {number(value.length)} characters
         </Button>
       )}
     </>

@@ -7,10 +7,10 @@ import { type LiveState, pause, reconnect, watchState } from "../api/live";
 import { logOut, type Session } from "../api/session";
 import { useData } from "../api/use";
 import { useDialogs } from "./dialogs";
-import { compact, timeOfDay } from "./format";
+import { chooseZone, compact, localZone, timeOfDay, useZone, type Zone } from "./format";
 import { Icon, type IconName } from "./icons";
 import { Palette } from "./palette";
-import { Button } from "./parts";
+import { Button, Segments } from "./parts";
 import { chooseTheme, useTheme } from "./theme";
 import icon from "../icon.svg";
 
@@ -108,6 +108,7 @@ export function Shell(props: {
               </Button>
             </span>
           )}
+          <Times />
           {server.data && (
             <span>
               {server.data.implementation.name} {server.data.implementation.version} on {server.data.backend}
@@ -166,6 +167,18 @@ function Silence() {
       <Button isSmall onClick={() => reconnect()}>
         Try now
       </Button>
+    </div>
+  );
+}
+
+/** In which zone all times are shown: the one place that says so, and changes it. */
+function Times() {
+  const zone = useZone();
+  const name = localZone();
+  return (
+    <div class="zone">
+      <span>Times: {zone === "utc" ? "UTC" : name}</span>
+      <Segments<Zone> label="Time zone" of={[["local", "Local"], ["utc", "UTC"]]} chosen={zone} choose={chooseZone} />
     </div>
   );
 }

@@ -1,0 +1,96 @@
+"""How pages look: in each language and zone, on a phone, with values that are hard to show."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ojster.core.durations import MINUTE, SECOND
+from tests.browser import needs_browser
+from tests.conftest import Bench
+from tests.dashboard.conftest import BUILT
+from tests.dashboard.test_pages import faults, open_page
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, needs_browser, BUILT]
+
+NEW_YEAR = 1_798_759_800 * SECOND
+"""23:30 in UTC on the last day of 2026; the next year in Tokyo."""
+
+LANGUAGES = {
+    "en-US": ("Jan 1, 2027, 8:30:00\u202fAM", "Dec 31, 2026, 11:30:00\u202fPM", "3 min 20 s"),
+    "de-DE": ("01.01.2027, 08:30:00", "31.12.2026, 23:30:00", "3 Min. 20 Sek."),
+    "ar-EG": (  # the digits of Arabic: they look like others
+        "٠١\u200f/٠١\u200f/٢٠٢٧، ٨:٣٠:٠٠ ص",  # noqa: RUF001
+        "٣١\u200f/١٢\u200f/٢٠٢٦، ١١:٣٠:٠٠ م",  # noqa: RUF001
+        "٣ د ٢٠ ث",
+    ),
+    "ja-JP": ("2027/01/01 8:30:00", "2026/12/31 23:30:00", "3 分 20 秒"),
+}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+async def test_times_numbers_and_durations_are_in_the_language_of_the_browser_and_the_chosen_zone(
+    bench: Bench, server: str, chromium: Browser, language: str
+) -> None:
+    local, utc, took = LANGUAGES[language]
+    bench.clock.now = NEW_YEAR
+    job = await bench.push("report.build")
+    claimed = await bench.fetch_one()
+    bench.clock.advance(200)
+    await bench.ack(claimed)
+    page = await chromium.new_page(locale=language, timezone_id="Asia/Tokyo", viewport={"width": 1000, "height": 900})
+    await open_page(page, server, f"jobs/{job.id}")
+    await page.get_by_role("tab", name="History").click()
+    log = page.locator(".log")
+    await log.get_by_text(local, exact=True).first.wait_for()
+    assert took in await page.inner_text("main")
+    places = [
+        [await part.bounding_box() for part in await row.locator(":scope > span").all()]
+        for row in await log.locator("li").all()
+    ]
+    assert all(time and what and time["x"] + time["width"] < what["x"] for time, what in places), "apart"
+    assert len({what["x"] for _, what in places if what}) == 1, "aligned"
+    assert await page.get_by_text("Times: Asia/Tokyo").count() == 1
+    await page.get_by_role("group", name="Time zone").get_by_role("button", name="UTC").click()
+    await log.get_by_text(utc, exact=True).first.wait_for()
+    await page.reload()
+    await log.or_(page.get_by_role("tab", name="History")).first.wait_for()
+    await page.get_by_text("Times: UTC").wait_for()
+    assert await faults(page) == []
+    await page.close()
+
+
+async def test_charts_speak_of_time_in_units_that_people_use(bench: Bench, server: str, chromium: Browser) -> None:
+    bench.clock.now -= 10 * MINUTE
+    for seconds in (200, 300):
+        await bench.push("report.build")
+        job = await bench.fetch_one()
+        bench.clock.advance(seconds)
+        await bench.ack(job)
+    page = await chromium.new_page(locale="de-DE", timezone_id="Europe/Berlin")
+    await page.add_init_script(DRAWN)
+    await open_page(page, server)
+    chart = page.get_by_role("region", name="Run time")
+    await chart.locator("canvas").wait_for()
+    drawn = await page.evaluate("window.drawn")
+    assert any(re.fullmatch(r"\d+ Min\.( \d+ Sek\.)?", text) for text in drawn), drawn
+    assert not [text for text in drawn if re.search(r"\d{4,}|\d[KMT]\s?ms|\d\s?[AaPp][Mm]", text)], drawn
+    await open_page(page, server, "admin")
+    assert not re.search(r"\bPT?\d", await page.inner_text("main"))
+    await page.close()
+
+
+DRAWN = """
+window.drawn = [];
+const fill = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
+  window.drawn.push(text);
+  return fill.call(this, text, ...place);
+};
+"""
+"""Notes all words that a page draws into its charts."""
