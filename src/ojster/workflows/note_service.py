@@ -7,6 +7,7 @@ from ojster.jobs.scope import CapabilityService, Scope
 from ojster.workflows import notes
 from ojster.workflows.calls import NoteCalls
 from ojster.workflows.notes import NewNote, Note
+from ojster.workflows.read.notes import of_jobs, of_workflows
 from ojster.workflows.service import WorkflowService
 
 
@@ -42,7 +43,7 @@ class NoteService(CapabilityService, NoteCalls):
             The job does not exist.
         """
         await self.scope.check_job(job_id)
-        return await self.scope.look(notes.of_jobs, job_id)
+        return await self.scope.look(of_jobs, job_id)
 
     async def add_to_workflow(self, workflow_id: str, note: bytes) -> Note:
         """Add a note to a workflow. Raises as ``add_to_job`` does."""
@@ -58,4 +59,4 @@ class NoteService(CapabilityService, NoteCalls):
             The workflow does not exist.
         """
         await self._workflows.check(workflow_id)
-        return await self.scope.look(notes.of_workflows, workflow_id)
+        return await self.scope.look(of_workflows, workflow_id)
