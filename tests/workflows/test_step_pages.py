@@ -16,6 +16,7 @@ from ojster.workflows.read import step_pages
 from ojster.workflows.read.levels import LevelRequest, show_levels
 from ojster.workflows.read.step_pages import StepFilter
 from tests.conftest import START, Bench, Http
+from tests.dashboard import data
 from tests.workflows.bench import WorkflowBench, graph, job
 from tests.workflows.driver import every_step
 
@@ -218,3 +219,15 @@ async def test_every_path_that_a_list_prints_finds_its_step(flow: WorkflowBench)
 async def test_steps_are_found_by_the_name_that_people_see(flow: WorkflowBench) -> None:
     await flow.create({"type": "chain", "steps": [{"type": "a", "args": [], "name": "Pay the bill"}]})
     assert await found(flow, "the bill") == ["0"]
+
+
+async def test_what_a_flow_has_asked_for_is_found_by_every_name_that_a_picture_prints(flow: WorkflowBench) -> None:
+    """Local steps, messages and sleeps, which are no steps of the graph, and the jobs among them once."""
+    id = await data.flow(flow)
+    level = await flow.service.workflows.level(LevelRequest(id))
+    for step in level.steps:
+        page = await flow.service.workflows.steps(StepFilter(id, search=step.display_name or step.type))
+        assert len([row for row in page.steps if (row.path, row.kind) == (step.path, step.kind)]) == 1, step.path
+    waiting = await flow.service.workflows.steps(StepFilter(id, search="a", state="waiting"))
+    assert "approval" in [row.path for row in waiting.steps]
+    assert "total" not in [row.path for row in waiting.steps]

@@ -16,6 +16,7 @@ from ojster.workflows import properties
 from ojster.workflows.calls import WorkflowCalls
 from ojster.workflows.properties import Properties
 from ojster.workflows.read import status, views
+from ojster.workflows.read.flow_levels import find_asked
 from ojster.workflows.read.info import WorkflowInfo, WorkflowPage
 from ojster.workflows.read.levels import MOST_LEVEL_STEPS, Level, LevelRequest, show_levels
 from ojster.workflows.read.selection import WorkflowFilter, list_workflows
@@ -100,7 +101,11 @@ class WorkflowReading(CapabilityService, WorkflowCalls):
         refuse_unknown("state", chosen.state, STEP_STATES)
         limit = min(chosen.limit, MOST_STEPS)
         chosen = msgspec.structs.replace(chosen, tenant=self.scope.tenant, limit=limit)
-        return await self.scope.look(list_steps, chosen)
+        page = await self.scope.look(list_steps, chosen)
+        if chosen.search and not chosen.after and not chosen.is_held and len(page.steps) < limit:
+            rest = msgspec.structs.replace(chosen, limit=limit - len(page.steps))
+            page = StepPage([*page.steps, *await self.scope.look(find_asked, rest)], page.next_after)
+        return page
 
     async def level(self, asked: LevelRequest) -> Level:
         """Return a page of the steps in one container of a workflow, with the arrows between them.

@@ -9,11 +9,13 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from ojster.core.timestamps import format_optional, format_timestamp
+from ojster.storage.call import for_each, returns_refusal
 from ojster.storage.transaction import Transaction
 from ojster.workflows.flow import GIVEN_UP, RESERVED
 from ojster.workflows.node import Node, body_of
 from ojster.workflows.read.node_view import SELECT_NODES
-from ojster.workflows.read.step_pages import StepRow, describe
+from ojster.workflows.read.step_pages import MAX_EXAMINED, StepFilter, StepRow, describe
+from ojster.workflows.stored_workflow import get_workflow
 
 _SHOWN: Final = """
     flow = :flow
@@ -97,6 +99,32 @@ def flow_steps(
         steps.append(AskedStep(node, row, number, after or ([body - root] if with_body else [])))
     last = first + len(records) + with_body - 1
     return steps, total + 1, last if last < total else None
+
+
+@for_each
+@returns_refusal
+def find_asked(tx: Transaction, chosen: StepFilter) -> list[StepRow]:
+    """Return for each search what flows have asked for beside steps of the graph, by a text in its name.
+
+    At most ``limit`` of the first ``MAX_EXAMINED`` records of the workflow.
+    """
+    workflow = get_workflow(tx, chosen.workflow_id, tenant=chosen.tenant)
+    rows = tx.execute(
+        """
+        SELECT key, kind, name, node, asked_at, ended_at, seen_at, error
+        FROM flow_records
+        WHERE flow BETWEEN :first AND :last
+            AND node IS NULL
+            AND kind IN ('step', 'receive', 'receive_many', 'listen', 'listen_many', 'sleep')
+            AND (ended_at IS NOT NULL OR name NOT LIKE '!%')
+        ORDER BY flow, key
+        LIMIT :most
+        """,
+        {"first": workflow.numbers[0], "last": workflow.numbers[1], "most": MAX_EXAMINED},
+    )
+    text = chosen.search.lower()
+    asked = [_shown(_Record(*row), tx.now) for row in rows if text in f"{row[0]} {row[2]}".lower()]
+    return [step for step in asked if chosen.state in (None, step.state)][: chosen.limit]
 
 
 def _shown(record: _Record, now: int) -> StepRow:
