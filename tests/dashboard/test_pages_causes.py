@@ -167,7 +167,7 @@ async def test_steps_timeline_and_comparison_go_beyond_the_first_page(bench: Ben
     assert await page.get_by_role("table", name="Steps").get_by_role("row").count() == 2
     assert await faults(page) == []
     await page.get_by_role("tab", name="Timeline").click()
-    await page.get_by_text("1 steps in").wait_for()
+    await page.get_by_text("1 step in").wait_for()
     await page.get_by_label("State of steps").select_option("Any state")
     await page.get_by_label("Name, path or type of steps").fill("239")
     await page.get_by_role("button", name="Find", exact=True).click()

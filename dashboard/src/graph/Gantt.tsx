@@ -1,7 +1,7 @@
 /** When each step of a workflow ran. */
 import { useRef } from "preact/hooks";
 import type { Schemas } from "../api/client";
-import { duration, number } from "../ui/format";
+import { duration, many } from "../ui/format";
 import { Button, Empty } from "../ui/parts";
 import { colourOf } from "../ui/states";
 import { ASKED, spansOf, titleOf } from "./model";
@@ -26,8 +26,8 @@ function labelOf(row: Row): string {
 export function Legend() {
   return (
     <span class="legend">
-      <i class="t-wait" /> waits
-      <i class="t-run" /> runs
+      <i class="waits" /> waits
+      <i class="runs" /> runs
       <i class="t-stop" /> stops
     </span>
   );
@@ -50,7 +50,7 @@ export function Gantt({ rows, name }: { rows: Row[]; name: string }) {
     <>
       <div class="more" style={{ borderTop: 0 }}>
         <span>
-          {number(begun.length)} steps in {duration(end - start)}
+          {many(begun.length, "step")} in {duration(end - start)}
         </span>
         <Legend />
         <span style={{ marginLeft: "auto" }} />

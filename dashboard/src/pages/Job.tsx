@@ -314,7 +314,7 @@ function spansOf(job: Job, events: Entry[]): Span[] {
     }
     since = at;
   }
-  if (!FINAL.has(job.state)) spans.push({ label: isRunning ? "runs" : "waits", from: since, to: Date.now(), kind: isRunning ? "run" : "wait" });
+  if (!FINAL.has(job.state)) spans.push({ label: isRunning ? "runs" : "waits", from: since, to: Math.max(since, Date.now()), kind: isRunning ? "run" : "wait" });
   return spans;
 }
 

@@ -106,7 +106,13 @@ export function WorkflowPage({ id }: { id: string }) {
           {flow.data && !shown.finished && <FlowWaits id={id} flow={flow.data} reload={flow.reload} />}
           {shown.error && (
             <Why workflow={shown}>
-              <Button isSmall onClick={() => setTab("steps")}>
+              <Button
+                isSmall
+                onClick={() => {
+                  choose({ state: "failed", search: "" });
+                  setTab("steps");
+                }}
+              >
                 See the steps
               </Button>
             </Why>
@@ -498,7 +504,7 @@ function StepDialog(props: { id: string; step: Row; close: () => void; reload: (
           </p>
         )}
         <Reviews reviews={step.reviews ?? []} />
-        {step.error !== undefined && <StepError error={step.error as StepFailure} />}
+        {step.error !== undefined && !step.because && <StepError error={step.error as StepFailure} />}
         {job.data && <Json value={job.data.args} label="its inputs" />}
         {job.data?.result !== undefined && <Json value={job.data.result} label="its output" />}
         <div class="buttons">

@@ -15,7 +15,7 @@ from ojster.core.timestamps import format_optional, format_timestamp
 from ojster.fleet.unrunnable import list_unrunnable
 from ojster.insight.flow_troubles import find_flow_troubles
 from ojster.insight.readiness import why_not_ready
-from ojster.insight.receivers import failing_receivers
+from ojster.insight.receivers import FailingReceiver, failing_receivers
 from ojster.jobs.filter_walk import IS_NOT_INTERNAL
 from ojster.jobs.names import is_internal
 from ojster.jobs.queries import count_jobs
@@ -202,6 +202,14 @@ def _failures(tx: Transaction) -> Iterator[Finding]:
         yield Finding("failing", "warning", message, name, done.failed, queue=name)
 
 
+def _reason_of(receiver: FailingReceiver) -> str:
+    """Return the last error of a receiver without its address, which is said before it."""
+    for start in (f"{receiver.address} ", f"{receiver.address}: "):
+        if receiver.error.startswith(start):
+            return receiver.error.removeprefix(start).rstrip(".")
+    return receiver.error.rstrip(".")
+
+
 def _share(done: Work) -> str:
     return f"{round(100 * done.failed / done.processed)} %"
 
@@ -213,7 +221,7 @@ def _receivers(tx: Transaction) -> Iterator[Finding]:
         some = "" if receiver.is_counted else "At least "
         wait = "waits" if receiver.waiting == 1 else "wait"
         message = (
-            f"{receiver.address} accepts no deliveries: {receiver.error.rstrip('.')}. "
+            f"{receiver.address} accepts no deliveries: {_reason_of(receiver)}. "
             f"{some}{_many(receiver.waiting, 'delivery', 'deliveries')} {wait} for it."
         )
         since = format_timestamp(receiver.since)
