@@ -5,11 +5,7 @@ import { accepted, ApiError, client, type Schemas } from "../api/client";
 import { useMay } from "../api/session";
 import { useData } from "../api/use";
 import { useDialogs } from "../ui/dialogs";
-<<<<<<< Updated upstream
-import { bytes, duration, exact, isoMilliseconds, number, tail, Time } from "../ui/format";
-=======
-import { bytes, duration, exact, percent, Time } from "../ui/format";
->>>>>>> Stashed changes
+import { bytes, duration, exact, isoMilliseconds, number, percent, tail, Time } from "../ui/format";
 import { Json } from "../ui/json";
 import { Bar, Button, Card, Copy, Empty, Facts, JobLink, Page, Shown, Table, Tabs } from "../ui/parts";
 import { State } from "../ui/states";
