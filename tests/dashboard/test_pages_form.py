@@ -10,11 +10,12 @@ import pytest
 from ojster.core.durations import MINUTE, SECOND
 from tests.browser import needs_browser
 from tests.conftest import Bench
+from tests.dashboard import data
 from tests.dashboard.conftest import BUILT
 from tests.dashboard.test_pages import faults, open_page
 
 if TYPE_CHECKING:
-    from playwright.async_api import Browser
+    from playwright.async_api import Browser, Page
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, needs_browser, BUILT]
 
@@ -94,3 +95,38 @@ CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
 };
 """
 """Notes all words that a page draws into its charts."""
+
+
+ACTIONS = {
+    "jobs": 'button[aria-label^="Pick"], input[aria-label^="Pick the job"]',
+    "errors": ".actions button",
+    "queues": ".actions button",
+    "workers": ".actions button",
+    "schedules": ".actions button",
+}
+"""What can be done on lists, by page."""
+
+
+async def test_on_a_phone_what_can_be_done_is_in_sight_and_a_job_is_in_the_first_screen(
+    bench: Bench, server: str, page: Page
+) -> None:
+    await data.everything(bench)
+    await page.set_viewport_size({"width": 390, "height": 800})
+    for path, actions in ACTIONS.items():
+        await open_page(page, server, path)
+        await page.locator(actions).first.wait_for()
+        for action in await page.locator(actions).all():
+            box = await action.bounding_box()
+            assert box is not None
+            assert box["x"] >= 0, path
+            assert box["x"] + box["width"] <= 390, f"{path}: {await action.inner_text()}"
+        assert await faults(page) == [], path
+    await open_page(page, server, "jobs")
+    first = await page.get_by_role("row").nth(1).bounding_box()
+    assert first is not None
+    assert first["y"] + first["height"] < 800
+    assert await page.get_by_role("complementary", name="Facets").count() == 0
+    await page.get_by_text("Filters with counts").click()
+    await page.get_by_role("region", name="State").get_by_role("button", name="discarded").click()
+    await page.get_by_text("4 jobs match").wait_for()
+    assert await faults(page) == []

@@ -5,7 +5,7 @@ import { useIsGlobal, useMay } from "../api/session";
 import { useData } from "../api/use";
 import { between, compact, many, number, tail, Time, timestamp } from "../ui/format";
 import { useDialogs } from "../ui/dialogs";
-import { Button, Card, Chip, type Column, Empty, JobLink, Page, Shown, Table, Turn, usePages } from "../ui/parts";
+import { Button, Card, Chip, type Column, Empty, Folded, JobLink, Page, Shown, Table, Turn, usePages } from "../ui/parts";
 import { State } from "../ui/states";
 import { NewJobDialog } from "./NewJob";
 
@@ -80,41 +80,43 @@ export function JobsPage() {
       {isMaking && <NewJobDialog types={(facets.data?.facets.type ?? []).map((one) => one.value)} close={() => setMaking(false)} />}
       <FilterBar chosen={chosen} choose={choose} types={facets.data?.facets.type ?? []} />
       <div class="with-facets">
-        <aside class="facets" aria-label="Facets">
-          <Shown of={facets} rows={6}>
-            {(data) => (
-              <>
-                {(["state", "queue", "type", "error_type"] as const).map((name) => {
-                  const values = data.facets[name] ?? [];
-                  if (!values.length) return null;
-                  return (
-                    <section key={name} aria-label={LABELS[name]}>
-                      <h3>{LABELS[name]}</h3>
-                      <ul>
-                        {values.slice(0, 12).map((one) => (
-                          <li key={one.value}>
-                            <button
-                              type="button"
-                              aria-pressed={chosen[name] === one.value}
-                              onClick={() => choose({ [name]: chosen[name] === one.value ? "" : one.value })}
-                              title={one.value}
-                            >
-                              {name === "state" ? <State state={one.value} /> : <span class="name">{one.value}</span>}
-                              <span class="n">{countOf(data, name, one, chosen, jobs.data)}</span>
-                            </button>
-                          </li>
-                        ))}
-                      </ul>
-                    </section>
-                  );
-                })}
-                {!data.is_complete && (
-                  <p class="quiet">≥: counted among the newest {number(data.examined)} jobs.</p>
-                )}
-              </>
-            )}
-          </Shown>
-        </aside>
+        <Folded label="Filters with counts">
+          <aside class="facets" aria-label="Facets">
+            <Shown of={facets} rows={6}>
+              {(data) => (
+                <>
+                  {(["state", "queue", "type", "error_type"] as const).map((name) => {
+                    const values = data.facets[name] ?? [];
+                    if (!values.length) return null;
+                    return (
+                      <section key={name} aria-label={LABELS[name]}>
+                        <h3>{LABELS[name]}</h3>
+                        <ul>
+                          {values.slice(0, 12).map((one) => (
+                            <li key={one.value}>
+                              <button
+                                type="button"
+                                aria-pressed={chosen[name] === one.value}
+                                onClick={() => choose({ [name]: chosen[name] === one.value ? "" : one.value })}
+                                title={one.value}
+                              >
+                                {name === "state" ? <State state={one.value} /> : <span class="name">{one.value}</span>}
+                                <span class="n">{countOf(data, name, one, chosen, jobs.data)}</span>
+                              </button>
+                            </li>
+                          ))}
+                        </ul>
+                      </section>
+                    );
+                  })}
+                  {!data.is_complete && (
+                    <p class="quiet">≥: counted among the newest {number(data.examined)} jobs.</p>
+                  )}
+                </>
+              )}
+            </Shown>
+          </aside>
+        </Folded>
         <div
           class="stack"
           onPointerEnter={(event) => event.pointerType === "mouse" && point(true)}

@@ -1,6 +1,6 @@
 /** Small parts that all pages are made of. */
 import type { ComponentChildren, JSX } from "preact";
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { Link } from "wouter-preact";
 import type { Loaded } from "../api/use";
 import { Icon, type IconName } from "./icons";
@@ -132,7 +132,7 @@ export function Table<T>(props: {
           {props.rows.map((row) => (
             <tr key={props.keyOf(row)}>
               {props.columns.map((column) => (
-                <td class={column.className} key={column.label}>
+                <td class={`${column.className ?? ""} ${column.label ? "" : "actions"}`} data-label={column.label} key={column.label}>
                   {column.cell(row)}
                 </td>
               ))}
@@ -141,6 +141,26 @@ export function Table<T>(props: {
         </tbody>
       </table>
     </div>
+  );
+}
+
+const small = window.matchMedia("(max-width: 980px)");
+
+/** Side matter that is folded where there is no room for it beside the rest. */
+export function Folded({ label, children }: { label: string; children: ComponentChildren }) {
+  const [isSmall, setSmall] = useState(small.matches);
+  const [isOpen, setOpen] = useState(false);
+  useEffect(() => {
+    const tell = (): void => setSmall(small.matches);
+    small.addEventListener("change", tell);
+    return () => small.removeEventListener("change", tell);
+  }, []);
+  if (!isSmall) return <>{children}</>;
+  return (
+    <details class="folded" open={isOpen} onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary>{label}</summary>
+      {isOpen && children}
+    </details>
   );
 }
 
