@@ -5,7 +5,7 @@ import { accepted, ApiError, client, type Schemas } from "../api/client";
 import { useMay } from "../api/session";
 import { useData } from "../api/use";
 import { useDialogs } from "../ui/dialogs";
-import { bytes, duration, exact, isoMilliseconds, number, percent, tail, Time } from "../ui/format";
+import { bytes, duration, exact, number, percent, period, tail, Time } from "../ui/format";
 import { Json } from "../ui/json";
 import { Bar, Button, Card, Copy, Empty, Facts, JobLink, Page, Shown, Table, Tabs } from "../ui/parts";
 import { State } from "../ui/states";
@@ -147,7 +147,7 @@ function Waiting({ of }: { of: Schemas["Explanation"] }) {
                 <Bar done={use.used} of={Math.max(1, use.limit)} label={`Use of the limit ${use.key ?? "of the queue"}`} />
                 <span class="nowrap">
                   {number(use.used)} of {number(use.limit)} {KINDS[use.kind]}
-                  {use.period ? ` in ${duration(isoMilliseconds(use.period))}` : ""}
+                  {use.period ? ` in ${period(use.period)}` : ""}
                 </span>
               </span>,
             ],

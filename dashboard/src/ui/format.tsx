@@ -114,13 +114,6 @@ export function bytes(size: number): string {
   return `${power && value < 10 ? tenth.format(value) : number(Math.round(value))} ${names[power]}`;
 }
 
-/** An ISO 8601 duration in milliseconds. */
-export function isoMilliseconds(text: string): number {
-  const parts = /^P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:([\d.]+)S)?)?$/.exec(text)?.slice(1) ?? [];
-  const [days = 0, hours = 0, minutes = 0, seconds = 0] = parts.map((part) => Number(part ?? 0));
-  return (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000;
-}
-
 /** A duration in its largest unit alone. */
 export function coarse(milliseconds: number): string {
   const [value, unit] = largest(milliseconds);
