@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from ojster import App, Flow
 from ojster.handlers import flow_transactions
 from ojster.storage.transaction import Transaction
-from ojster.workflows.flow import Turn
+from ojster.workflows.flow import FlowRecord, Turn
 
 FOLDER: Final = "OJSTER_TEST_FOLDER"
 PLACES: Final = ("when the function has written", "before the commit", "after the commit")
@@ -44,10 +45,11 @@ def _arm(place: str) -> None:
     """Let the worker die when it has recorded the step of this flow, or when that is committed."""
     record, ending = flow_transactions._record, flow_transactions.StepCommits._end_transaction
 
-    def recorded(tx: Transaction, turn: Turn) -> None:
-        record(tx, turn)
+    def recorded(tx: Transaction, turn: Turn) -> Sequence[FlowRecord]:
+        ends = record(tx, turn)
         if place == PLACES[1]:
             die(place)
+        return ends
 
     def ended(self: Any, *args: Any) -> None:
         if place == PLACES[2]:

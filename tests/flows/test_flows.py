@@ -675,6 +675,28 @@ async def test_cancellation_is_seen_between_local_steps(bench: FlowBench) -> Non
     assert bench.done == ["pay 0", "pay 1", "pay 2", "undo 3", "undo 2", "undo 1", "undo 0"]
 
 
+async def test_what_has_ended_before_the_cancellation_comes_with_it(bench: FlowBench) -> None:
+    async def cancel_behind_the_job() -> None:
+        while not (jobs := await bench.claim()):
+            await asyncio.sleep(0)
+        await bench.run_job(jobs[0])
+        await bench.service.workflows.cancel(bench.id)
+
+    @bench.app.flow("f")
+    async def f(flow: Flow) -> None:
+        beside = asyncio.create_task(flow.run(bench.note, "job"))
+        try:
+            await asyncio.sleep(0)
+            await flow.step("cancel", cancel_behind_the_job)
+            await flow.receive("never")
+        finally:
+            await flow.step("clean up", bench.done.append, await beside)
+
+    await bench.start(f.s())
+    assert (await bench.finish()).state == "cancelled"
+    assert bench.done == ["job", "JOB"]
+
+
 async def test_a_cancelled_flow_can_be_retried(bench: FlowBench) -> None:
     @bench.app.flow("order")
     async def order(flow: Flow) -> str:

@@ -561,3 +561,19 @@ async def test_each_write_happens_once_although_its_worker_is_killed(shared_url:
     assert ledger.rows() == sorted(mortal.PLACES)
     ledger.run("DROP TABLE step_ledger")
     await app.aclose()
+
+
+async def test_a_flow_sees_its_cancellation_after_each_step_in_a_transaction(bench: FlowBench, ledger: Ledger) -> None:
+    async def cancel(connection: Any) -> None:
+        await bench.service.workflows.cancel(bench.id)
+
+    @bench.app.flow("pay")
+    async def pay(flow: Flow) -> None:
+        for what in "abc":
+            await flow.step("charge", ledger.insert, what, in_transaction=True)
+            if what == "b":
+                await flow.step("cancel", cancel, in_transaction=True)
+
+    await bench.start(pay.s())
+    assert (await bench.finish()).state == "cancelled"
+    assert ledger.rows() == ["a", "b"]

@@ -60,6 +60,11 @@ class FlowEvents:
         """The time of the server, as far as it is known here."""
         return clock() + self._offset
 
+    @property
+    def last_end(self) -> int:
+        """The number of the last end that others have brought to the flow, as far as it is known here."""
+        return self._past.last
+
     def _make_due(self, record: FlowRecord) -> None:
         if not is_given_up(record):
             at = record.seen_at if record.seen_at is not None else record.ended_at

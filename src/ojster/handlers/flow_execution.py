@@ -141,11 +141,6 @@ class FlowExecution(StepCommits):
                 self.close()
 
     @property
-    def last_end(self) -> int:
-        """The number of the last end that others have brought to the flow, as far as it is known here."""
-        return self._past.last
-
-    @property
     def awaits_job(self) -> bool:
         """Whether the function waits for a job, or other steps of the graph."""
         return any(key in self._records and self._records[key].kind == "run" for key in self._waiting)

@@ -60,10 +60,13 @@ class Recorded(Struct, frozen=True):
         The record.
     failure:
         How the attempt of the flow ends instead; nothing is recorded.
+    ends:
+        What others have ended for the flow, if it is to be cancelled.
     """
 
     record: FlowRecord | None = None
     failure: BaseException | None = None
+    ends: Sequence[FlowRecord] = ()
 
 
 class StepCommits(FlowEvents):
@@ -78,6 +81,7 @@ class StepCommits(FlowEvents):
     _unstarted: dict[str, tuple[NewRecord, Callable[[], Awaitable[Any]]]]
     _finish: Callable[[Any], None]
     _take_in: Callable[[FlowRecord], None]
+    _take_in_all: Callable[[Sequence[FlowRecord]], None]
     _pump: Callable[[], None]
 
     def now_after(self, record: NewRecord) -> int:
@@ -100,8 +104,10 @@ class StepCommits(FlowEvents):
     def _end_transaction(self, record: NewRecord, ended: Recorded) -> None:
         if ended.record is None:
             self._finish(Raised(ended.failure or AssertionError("a step in a transaction has no record")))
-        elif self._steps.pop(record.key, None) is not None:
+            return
+        if self._steps.pop(record.key, None) is not None:
             self._take_in(ended.record)
+        self._take_in_all(ended.ends)
 
     def _must_begin(self) -> bool:
         """Return whether the beginning of the flow, which its first turn says, must be on disk before steps begin."""
@@ -136,6 +142,7 @@ class StepInTransaction:
         self._waits = inspect.iscoroutinefunction(function.func)
         self._loop: asyncio.AbstractEventLoop
         self._began: object = None
+        self._ends: Sequence[FlowRecord] = ()
         self._phase: Literal["opens", "runs", "commits"] = "opens"
 
     def _call(self, connection: Any) -> Any:
@@ -159,7 +166,7 @@ class StepInTransaction:
             self._phase = "opens"
             try:
                 new = await self._once()
-                return Recorded(as_record(new, new.result))
+                return Recorded(as_record(new, new.result), ends=self._ends)
             except BaseException as raised:
                 error = original(raised)
                 if attempt == ATTEMPTS or not _collides(error):
@@ -219,7 +226,7 @@ class StepInTransaction:
 
         def commit() -> None:
             with database.transaction_of_caller() as tx:
-                _record(tx, turn)
+                self._ends = _record(tx, turn)
                 connection.write(tx)
 
         await self._execution.threads.call(commit)
@@ -267,7 +274,7 @@ class StepInTransaction:
                 f"The function of the step {self._asked.name!r} has ended the transaction. What it has written until "
                 "then is written without a record of the step. Leave the commit to the end of the step."
             )
-        _record(tx, turn)
+        self._ends = _record(tx, turn)
 
     def _outcome(self, value: Any) -> NewRecord:
         result = self._execution.codecs.encode_value(to_json(value))
@@ -286,12 +293,12 @@ class StepInTransaction:
         new = structs.replace(new, ended_at=self._execution.now_after(new))
         context = self._execution.context
         job = context.job
-        turn = Turn(job.id, context.worker_id, job.attempt, job.started_at, (new,))
+        turn = Turn(job.id, context.worker_id, job.attempt, job.started_at, (new,), ended=self._execution.last_end)
         return await context.client.flows.admit(turn)
 
 
-def _record(tx: Transaction, turn: Turn) -> None:
-    """Record the outcome of a step.
+def _record(tx: Transaction, turn: Turn) -> Sequence[FlowRecord]:
+    """Record the outcome of a step; return what others have ended for the flow, if it is to be cancelled.
 
     Raises
     ------
@@ -303,6 +310,7 @@ def _record(tx: Transaction, turn: Turn) -> None:
     (answer,) = take_turns(tx, [turn])
     if isinstance(answer, OjsterError):
         raise answer
+    return answer.records
 
 
 def _began(tx: Transaction) -> object:

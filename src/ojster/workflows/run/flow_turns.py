@@ -23,7 +23,6 @@ from ojster.jobs.transitions import cancel_job
 from ojster.queues.limits import find_limit
 from ojster.storage.transaction import Transaction
 from ojster.workflows.flow import (
-    CANCELLATION,
     GIVEN_UP,
     LISTENING,
     RECEIVING,
@@ -142,8 +141,9 @@ def _record_steps(tx: Transaction, steps: Sequence[tuple[Job, Turn]]) -> list[Fl
     for job, turn in steps:
         flow = job.node or 0
         if flow in recorded:
-            # A step goes on by its own result; it asks for what else has ended when it has nothing to do.
-            ends = _cancellation(tx, flow) if flow in cancelled else []
+            # A step goes on by its own result; it asks for what else has ended when it has nothing to do. A cancellation
+            # comes with all ends before it: the worker asks for later ones only.
+            ends = _ends(tx, [(flow, turn.ended)])[0] if flow in cancelled else []
             results.append(FlowRecords("", turn.version, tx.now, ends))
             continue
         own = {key for place, key, *_ in inserted if place == flow}
@@ -304,14 +304,6 @@ def _lift_limits_of_starts(tx: Transaction, jobs: Sequence[Job]) -> None:
             "UPDATE jobs SET expires_at = :expires_at, limit_key = :limit_key WHERE seq = :seq",
             {"expires_at": job.expires_at, "limit_key": job.limit_key, "seq": job.seq},
         )
-
-
-def _cancellation(tx: Transaction, flow: int) -> list[FlowRecord]:
-    """Return the record that a flow is to be cancelled, if it is."""
-    rows = tx.execute(
-        f"SELECT {_COLUMNS} FROM flow_records WHERE flow = :flow AND key = :key", {"flow": flow, "key": CANCELLATION}
-    )
-    return [_record(row) for row in rows]
 
 
 def _ends(tx: Transaction, known: Sequence[tuple[int, int]]) -> list[list[FlowRecord]]:
