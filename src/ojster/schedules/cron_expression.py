@@ -98,8 +98,8 @@ class CronSchedule:
         return None
 
     def between(self, since: int, until: int) -> Iterator[int]:
-        """Return the occurrences from ``since`` to ``until``; those of an interval are counted from ``since``."""
-        at = self.next_after(since if self._interval is not None else since - 1)
+        """Return the occurrences from ``since`` to ``until``; the first one of an interval is at ``since``."""
+        at = since if self._interval is not None else self.next_after(since - 1)
         while at is not None and at <= until:
             yield at
             at = self.next_after(at)
