@@ -99,6 +99,20 @@ def test_no_file_is_too_long() -> None:
         assert lines <= MAX_FILE_LINES, f"{name} has {lines} lines"
 
 
+def test_no_file_has_the_marks_of_a_merge() -> None:
+    """No type checker reads the sources of the page in each run of the tests, and nothing else does before a build."""
+    marks = re.compile(rf"^(?:{'<' * 7} |{'>' * 7} )", re.MULTILINE)
+    root = Path(__file__).parent.parent
+    files = [
+        path
+        for folder, suffixes in (("dashboard/src", (".ts", ".tsx", ".css")), ("docs", (".md",)), ("tests", (".py",)))
+        for path in (root / folder).rglob("*")
+        if path.suffix in suffixes
+    ]
+    assert len(files) > 100
+    assert [path.name for path in files if marks.search(path.read_text())] == []
+
+
 def test_no_function_is_too_long() -> None:
     """Docstrings do not count: they say what each parameter means."""
     for name, tree in modules().items():
