@@ -55,16 +55,16 @@ class IsoSpan(click.ParamType[timedelta | None]):
 
     Parameters
     ----------
-    takes_zero:
-        Whether it may be zero.
+    least:
+        The shortest, in seconds; 0 by default.
     takes_never:
         Whether it may be ``never``, which becomes ``None``.
     """
 
     name = "duration"
 
-    def __init__(self, *, takes_zero: bool = True, takes_never: bool = True) -> None:
-        self._takes_zero = takes_zero
+    def __init__(self, *, least: float = 0.0, takes_never: bool = True) -> None:
+        self._least = least
         self._takes_never = takes_never
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> timedelta | None:
@@ -77,8 +77,8 @@ class IsoSpan(click.ParamType[timedelta | None]):
             span = timedelta(microseconds=parse_duration(str(value)))
         except InvalidRequest as error:
             self.fail(f"{error.message} 'never' is for no limit." if self._takes_never else error.message, param, ctx)
-        if not span and not self._takes_zero:
-            self.fail(f"{value} is no limit. Use a duration that is longer than zero, such as PT30S.", param, ctx)
+        if span.total_seconds() < self._least:
+            self.fail(f"{value} is no limit. Use at least {self._least:g} seconds, such as PT30S.", param, ctx)
         return span
 
 
@@ -120,7 +120,7 @@ def type_of(declared: Option) -> dict[str, Any]:
     if choices := [get_args(kind) for kind in kinds if get_origin(kind) is Literal]:
         return {"type": click.Choice(choices[0])}
     if isinstance(declared.default, timedelta):
-        return {"type": IsoSpan(takes_zero=not least, takes_never=type(None) in kinds), "metavar": "DURATION"}
+        return {"type": IsoSpan(least=least or 0.0, takes_never=type(None) in kinds), "metavar": "DURATION"}
     if timedelta in kinds or float in kinds:
         return {"type": Seconds(least, None if most == LONGEST_SECONDS else most), "metavar": "SECONDS"}
     if any(int in (kind, *get_args(kind)) for kind in kinds):

@@ -68,13 +68,20 @@ def used_options(*names: str) -> list[str]:
 
 
 def _used(context: click.Context, *names: str) -> list[str]:
-    return [
-        _written(context, name)
-        for name in names
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE and context.params.get(name)
-    ]
+    return [_written(context, name) for name in names if _is_used(context, name)]
+
+
+def _is_used(context: click.Context, name: str) -> bool:
+    if context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+        return False
+    # Arguments that are left out have this source, too; an option may be 0, or 'never', which is None.
+    return not isinstance(_parameter(context, name), click.Argument) or bool(context.params.get(name))
 
 
 def _written(context: click.Context, name: str) -> str:
-    parameter = next(parameter for parameter in context.command.params if parameter.name == name)
+    parameter = _parameter(context, name)
     return parameter.human_readable_name if isinstance(parameter, click.Argument) else max(parameter.opts, key=len)
+
+
+def _parameter(context: click.Context, name: str) -> click.Parameter:
+    return next(parameter for parameter in context.command.params if parameter.name == name)

@@ -26,8 +26,11 @@ R = TypeVar("R")
 PositiveCount = Annotated[int, Meta(ge=1)]
 """A whole number from 1."""
 
-PositiveSeconds = Annotated[float, Meta(ge=0.001, le=LONGEST_SECONDS)]
-"""A duration in seconds that is longer than zero: at least a millisecond, in which requests count."""
+LEAST_SECONDS: Final = 0.001
+"""Shortest duration that is longer than zero, in seconds: requests count in milliseconds."""
+
+PositiveSeconds = Annotated[float, Meta(ge=LEAST_SECONDS, le=LONGEST_SECONDS)]
+"""A duration in seconds that is longer than zero."""
 
 NonNegativeSeconds = Annotated[float, Meta(ge=0, le=LONGEST_SECONDS)]
 """A duration in seconds, which may be zero."""

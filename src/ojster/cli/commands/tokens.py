@@ -13,6 +13,7 @@ from ojster.cli.options import ask, done, examples, with_json, with_url
 from ojster.cli.output import ago, print_json, print_table
 from ojster.client.interface import Client
 from ojster.core.access import Grant, Role, Token
+from ojster.core.declared_options import LEAST_SECONDS
 from ojster.core.errors import Conflict
 from ojster.core.tenant import check_tenant
 from ojster.core.timestamps import system_clock
@@ -62,7 +63,7 @@ def tokens() -> None:
 )
 @click.option(
     "--expires",
-    type=IsoSpan(takes_zero=False),
+    type=IsoSpan(least=LEAST_SECONDS),
     metavar="DURATION",
     default=None,
     help="Lifetime of the token; by default unlimited.",
