@@ -274,3 +274,25 @@ async def test_decisions_about_steps_are_told_in_words(guarded: Http, bench: Ben
         f'answered the step ask of the workflow {id}: {{"ok":false}}',
         f"approved the step review of the workflow {id}: go",
     ]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ({"action": "reject", "notes": "no " * 1_000}, 200, "rejected the step review of the workflow {id}"),
+        ({"action": ["reject"]}, 400, "made a note on the step review of the workflow {id}"),
+        ([1], 400, "made a note on the step review of the workflow {id}"),
+    ],
+)
+async def test_a_decision_is_told_however_long_or_wrong_it_is(
+    guarded: Http, bench: Bench, body: Any, status: int, words: str
+) -> None:
+    ada = await bearer(bench, "ada", Role.OWNER)
+    made = await guarded(
+        "POST", f"{BASE}/workflows", {"type": "chain", "steps": [{"type": "gate", "id": "review"}]}, headers=ada
+    )
+    id = made.json()["workflow"]["id"]
+    answer = await guarded("POST", f"{BASE}/workflows/{id}/steps/review/review", body, headers=ada)
+    assert answer.status_code == status, answer.text
+    entry = (await guarded("GET", f"{BASE}/admin/audit", headers=ada)).json()["entries"][0]
+    assert entry["detail"]["summary"] == words.format(id=id)

@@ -50,15 +50,27 @@ def decision_in_words(operation: str, path: Mapping[str, str], body: bytes | Non
     words = _DECISIONS.get(operation)
     if words is None:
         return None
-    request = shown_request(body) if body else {}
-    members = request if isinstance(request, dict) else {}
+    members = _members_of(body or b"{}")
     action = members.get("action") or next((name for name in ("error", "result") if name in members), "")
+    if not isinstance(action, str):  # the request was refused for it
+        action = ""
     step = path.get("step") or members.get("step")
     subject = f"the job {path['id']}" if operation == "activate_job" else f"the workflow {path['id']}"
     said = members.get("notes") or members.get(action)
     what = "" if said is None else f": {said if isinstance(said, str) else msgspec.json.encode(said).decode()}"
-    where = f"the step {step} of {subject}" if step else subject
+    if len(what) > MAX_REQUEST_BYTES:
+        what = ""
+    where = f"the step {str(step)[:MAX_OBJECT_CHARS]} of {subject}" if step else subject
     return printable(f"{words.get(action, words[''])} {where}{what}")
+
+
+def _members_of(body: bytes) -> dict[str, Any]:
+    """Return the members of a request, of whatever size, without what may be secret; none of what is no object."""
+    try:
+        request = _without_secrets(msgspec.json.decode(body))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+    return request if isinstance(request, dict) else {}
 
 
 class AuditTrail:
