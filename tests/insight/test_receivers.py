@@ -112,6 +112,17 @@ async def test_a_receiver_fails_no_more_when_it_accepts_is_changed_or_is_deleted
     assert all("failing" not in one for one in listed)
 
 
+@pytest.mark.parametrize("how", [*HOW, "inactive"])
+async def test_an_attempt_that_ends_after_its_receiver_is_gone_leaves_no_alarm(bench: Bench, how: str) -> None:
+    """Nothing would end it: no delivery is accepted any more, and the receiver is deleted already."""
+    scope = bench.service.scope
+    if how == "inactive":
+        await scope.do(webhooks.subscribe, msgspec.structs.replace(HOOK, active=False))
+        how = "webhook"
+    await failed(bench, how)
+    assert await scope.look(failing_receivers, None) == []
+
+
 def test_what_may_be_secret_in_an_address_is_not_shown() -> None:
     assert public_address(HOOK.url) == "https://hooks.test/in"
 

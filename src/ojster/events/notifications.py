@@ -126,7 +126,9 @@ def push_message(tx: Transaction, key: str, message: Message, tenant: str) -> No
 def record_outcomes(tx: Transaction, outcomes: Sequence[tuple[str, DeliveryOutcome, dict[str, Any]]]) -> list[None]:
     """Record how messages were delivered, each as ``(event type, outcome, event data)``, and emit the events."""
     for event, outcome, more in outcomes:
-        note_outcome(tx, outcome)
+        # As of webhooks: of a channel that was deleted meanwhile nothing is noted, and a deletion sees the note.
+        if outcome.error is None or _find(tx, outcome.receiver, tx.for_update) is not None:
+            note_outcome(tx, outcome)
         tx.emit_about(event, outcome.receiver, QUEUE, channel=called(outcome.receiver), **more)
     return [None for _ in outcomes]
 
@@ -147,8 +149,8 @@ def _filled(template: str, job: Job, event: Event) -> str:
     return _FIELD.sub(fill, template)
 
 
-def _find(tx: Transaction, name: str) -> Channel | None:
-    rows = tx.execute("SELECT body FROM channels WHERE name = :name", {"name": name})
+def _find(tx: Transaction, name: str, lock: str = "") -> Channel | None:
+    rows = tx.execute("SELECT body FROM channels WHERE name = :name" + lock, {"name": name})
     return _decode(rows[0][0]) if rows else None
 
 

@@ -163,7 +163,11 @@ def no_subscription(id: str) -> NotFound:
 def record_outcomes(tx: Transaction, outcomes: Sequence[tuple[str, DeliveryOutcome, dict[str, Any]]]) -> list[None]:
     """Record how deliveries ended, each as ``(event type, outcome, event data)``, and emit the events."""
     for event, outcome, more in outcomes:
-        note_outcome(tx, outcome)
+        # An attempt may end after its subscription was deleted, which then nothing would forget any more. The lock lets
+        # a deletion that runs now wait, and then see the note.
+        known = None if outcome.error is None else _find(tx, outcome.receiver, tx.for_update)
+        if outcome.error is None or (known is not None and known.active):
+            note_outcome(tx, outcome)
         tx.emit_about(event, outcome.receiver, QUEUE, subscription_id=outcome.receiver, **more)
     return [None for _ in outcomes]
 
