@@ -57,8 +57,12 @@ async def test_a_worker_that_stops_or_comes_back_is_not_lost(bench: Bench) -> No
     await hold(bench, "back", 1)
     await fleet.leave("back", lost=True)
     assert [lost.id for lost in await fleet.lost()] == ["back"]
+    for _ in range(2):
+        await fleet.beat(Heartbeat("back"))
+        assert await fleet.lost() == []
+        await fleet.leave("back")
+        assert await fleet.lost() == [], "it stopped in order"
     await fleet.beat(Heartbeat("back"))
-    assert await fleet.lost() == []
     await fleet.leave("back", lost=True)
     (lost,) = await fleet.lost()
     assert (lost.held, lost.jobs) == (0, []), "the last loss counts"

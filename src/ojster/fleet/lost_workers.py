@@ -75,13 +75,18 @@ def note_loss(tx: Transaction, worker_id: str, held: Sequence[Job]) -> None:
     )
 
 
+def forget_loss(tx: Transaction, worker_id: str) -> None:
+    """Delete a lost worker that has come back: it is not lost, also not after it has stopped in order."""
+    tx.execute("DELETE FROM lost_workers WHERE id = :id", {"id": worker_id})
+
+
 def list_lost(tx: Transaction, requests: Sequence[None]) -> list[list[LostWorker]]:
     """Return the workers that were lost in the last day, those lost last first, for each request."""
     rows = tx.execute(
         """
         SELECT id, hostname, pid, queues, started_at, last_seen_at, lost_at, held, job_ids
         FROM lost_workers
-        WHERE lost_at > :since AND NOT EXISTS (SELECT 1 FROM workers WHERE workers.id = lost_workers.id)
+        WHERE lost_at > :since
         ORDER BY lost_at DESC, id
         LIMIT :most
         """,

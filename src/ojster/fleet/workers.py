@@ -17,7 +17,7 @@ from ojster.core.job_flags import CANCEL_REQUESTED
 from ojster.core.job_table import JOB_COLUMNS
 from ojster.core.tenant import called
 from ojster.fleet.abilities import PLAIN, Abilities, abilities_by_worker, decode_abilities, worker_rules_by_id
-from ojster.fleet.lost_workers import note_loss
+from ojster.fleet.lost_workers import forget_loss, note_loss
 from ojster.fleet.requirements import read_provided
 from ojster.jobs.ending_attempts import confirm_ends_of_worker
 from ojster.jobs.extension import lock_with, settle
@@ -194,7 +194,8 @@ def _holds(beat: Heartbeat, job: Job) -> bool:
 
 
 def _announce(tx: Transaction, beat: Heartbeat, abilities: Abilities) -> None:
-    """Tell of a worker that has started."""
+    """Tell of a worker that has started, or has come back."""
+    forget_loss(tx, beat.worker_id)
     tx.emit_about(
         "worker.started",
         beat.worker_id,
