@@ -595,7 +595,7 @@ async def test_a_step_is_found_wherever_it_is_and_a_late_form_is_answered(
     await page.keyboard.press("Escape")
     await page.get_by_placeholder("Find a step").fill("nothing like it")
     await page.keyboard.press("Enter")
-    await page.get_by_text("No step has “nothing like it” in its name or type.").wait_for()
+    await page.get_by_text("No step has “nothing like it” in its name, path or type.").wait_for()
     await page.get_by_text("waits for an answer").wait_for()
     await page.get_by_role("button", name="Answer").click()
     await page.get_by_label("Limit").fill("250")
