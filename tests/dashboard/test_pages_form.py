@@ -15,7 +15,7 @@ from tests.dashboard.conftest import BUILT
 from tests.dashboard.test_pages import faults, open_page
 
 if TYPE_CHECKING:
-    from playwright.async_api import Browser, Page
+    from playwright.async_api import Browser, Locator, Page
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, needs_browser, BUILT]
 
@@ -130,3 +130,54 @@ async def test_on_a_phone_what_can_be_done_is_in_sight_and_a_job_is_in_the_first
     await page.get_by_role("region", name="State").get_by_role("button", name="discarded").click()
     await page.get_by_text("4 jobs match").wait_for()
     assert await faults(page) == []
+
+
+async def test_a_graph_opens_readable_at_what_runs_shows_all_and_has_a_map(
+    bench: Bench, server: str, page: Page
+) -> None:
+    names = [f"step{number}" for number in range(60)]
+    steps = [
+        data.step(name, *([names[place - 1]] if place else []), options={"queue": "long"})
+        for place, name in enumerate(names)
+    ]
+    id = await data.create(bench, {"type": "graph", "name": "Long", "steps": steps})
+    for _ in range(30):
+        await bench.ack(await bench.fetch_one("long"))
+    await bench.fetch_one("long")
+    await open_page(page, server, f"workflows/{id}")
+    canvas = page.locator(".canvas")
+    running = canvas.get_by_role("button", name="step30 do.step30, active")
+    assert await is_inside(running, canvas)
+    assert await smallest_text(page) >= 11
+    assert await faults(page) == []
+    await page.get_by_role("button", name="Show all").click()
+    for name in ("step0", "step59"):
+        assert await is_inside(canvas.get_by_role("button", name=f"{name} do.{name},"), canvas), name
+    assert await smallest_text(page) >= 11
+    map = page.get_by_role("img", name="Map of the whole graph")
+    await page.get_by_role("button", name="Larger").click(click_count=8)
+    await map.click(position={"x": 178, "y": 8})
+    last = canvas.get_by_role("button", name="step59 do.step59,")
+    await last.wait_for()
+    assert await is_inside(last, canvas)
+    assert await smallest_text(page) >= 11
+
+
+async def is_inside(part: Locator, whole: Locator) -> bool:
+    """Whether all of a part is in the window that its whole is."""
+    inner, outer = await part.bounding_box(), await whole.bounding_box()
+    assert inner is not None
+    assert outer is not None
+    return all(
+        outer[start] <= inner[start] and inner[start] + inner[length] <= outer[start] + outer[length]
+        for start, length in (("x", "width"), ("y", "height"))
+    )
+
+
+async def smallest_text(page: Page) -> float:
+    """Return the size of the smallest text of a graph, in pixels of the screen."""
+    sizes: list[float] = await page.evaluate(
+        "[...document.querySelectorAll('.canvas svg text')]"
+        ".map((text) => parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a)"
+    )
+    return round(min(sizes, default=99), 2)

@@ -10,6 +10,7 @@ import { colourOf, STATES } from "../ui/states";
 import { savePng, saveSvg } from "./export";
 import { Found } from "./Found";
 import { type Arrow, type Box, layout, LEAF, type More } from "./layout";
+import { Minimap } from "./Minimap";
 import { ASKED, type Level, type Levels, mainSteps, readAgain, readAround, readLevel, stateOf, type Step, titleOf } from "./model";
 
 interface View {
@@ -20,7 +21,20 @@ interface View {
 
 const MARGIN = 16;
 const SCALES = { least: 0.05, most: 2.5 };
-const READABLE = 0.45;
+/** Size of the smallest text, in pixels: on the screen no text is smaller. */
+const SMALLEST = 11;
+const FONTS = { title: 13, under: 12 };
+/** At this scale all texts can be read. */
+const READABLE = SMALLEST / FONTS.under;
+/** Below this scale a box has no room for a text that can be read. */
+const TEXTLESS = 0.3;
+
+/** What somebody who opens a picture looks for: the step to open it at, or one that waits for people, or runs. */
+function whatMatters(boxes: Box[], first: string | null): Box | undefined {
+  const leaves = boxes.filter((box) => !box.isOpen);
+  const inState = (state: string): Box | undefined => leaves.find((box) => stateOf(box.step) === state);
+  return boxes.find((box) => box.step.path === first) ?? inState("failed") ?? inState("blocked") ?? inState("active") ?? inState("retryable");
+}
 
 export function Graph(props: {
   id: string;
@@ -96,21 +110,27 @@ function Canvas(props: {
   const [isWhole, setWhole] = useState(false);
   const drag = useRef<{ x: number; y: number; view: View; isMoving: boolean } | null>(null);
 
-  const fit = useCallback((): void => {
-    const box = place.current;
-    if (!box) return;
-    const { clientWidth: width, clientHeight: height } = box;
-    const whole = Math.min((width - 2 * MARGIN) / picture.width, (height - 2 * MARGIN) / picture.height, 1);
-    const scale = Math.max(SCALES.least, Math.max(whole, Math.min(READABLE, 1)));
-    const x = Math.max(MARGIN, (width - picture.width * scale) / 2);
-    const y = Math.max(MARGIN, (height - picture.height * scale) / 2);
-    setView({ x, y, scale });
-  }, [picture.width, picture.height]);
+  /** Shows all, however small, or at a least scale as much as there is room for. */
+  const fit = useCallback(
+    (least = 0): void => {
+      const box = place.current;
+      if (!box) return;
+      const { clientWidth: width, clientHeight: height } = box;
+      const whole = Math.min((width - 2 * MARGIN) / picture.width, (height - 2 * MARGIN) / picture.height, 1);
+      const scale = Math.max(least, whole);
+      const x = Math.max(MARGIN, (width - picture.width * scale) / 2);
+      const y = Math.max(MARGIN, (height - picture.height * scale) / 2);
+      setView({ x, y, scale });
+    },
+    [picture.width, picture.height],
+  );
   useEffect(() => {
     if (view || !picture.width) return;
-    const first = picture.boxes.find((box) => box.step.path === props.first);
-    if (first) show(first);
-    else fit();
+    const { clientWidth: width, clientHeight: height } = place.current ?? { clientWidth: 0, clientHeight: 0 };
+    const isSmall = picture.width * READABLE <= width - 2 * MARGIN && picture.height * READABLE <= height - 2 * MARGIN;
+    const first = whatMatters(picture.boxes, props.first);
+    if (first && !isSmall) show(first);
+    else fit(READABLE);
   }, [view, picture, fit]);
   useEffect(() => {
     const box = place.current;
@@ -132,7 +152,7 @@ function Canvas(props: {
   const zoom = (factor: number, x = size.width / 2, y = size.height / 2): void => {
     setView((known) => {
       if (!known) return known;
-      const scale = Math.min(SCALES.most, Math.max(SCALES.least, known.scale * factor));
+      const scale = Math.min(SCALES.most, Math.max(Math.min(SCALES.least, known.scale), known.scale * factor));
       const ratio = scale / known.scale;
       return { scale, x: x - (x - known.x) * ratio, y: y - (y - known.y) * ratio };
     });
@@ -140,7 +160,7 @@ function Canvas(props: {
   const show = (box: Box): void => {
     const { clientWidth: width, clientHeight: height } = place.current ?? { clientWidth: size.width, clientHeight: size.height };
     setView((known) => {
-      const scale = Math.max(known?.scale ?? 1, 0.6);
+      const scale = Math.max(known?.scale ?? 1, READABLE);
       return { scale, x: width / 2 - (box.x + box.width / 2) * scale, y: height / 2 - (box.y + LEAF.height / 2) * scale };
     });
   };
@@ -196,6 +216,8 @@ function Canvas(props: {
     event.preventDefault();
   };
   const shown = view ?? { x: MARGIN, y: MARGIN, scale: 1 };
+  const isLarge = picture.width > 1.5 * size.width || picture.height > 1.5 * size.height;
+  const scale = isWhole ? 1 : shown.scale;
   const isSeen = (x: number, y: number, width: number, height: number): boolean =>
     isWhole ||
     ((x + width) * shown.scale + shown.x > -50 &&
@@ -250,7 +272,7 @@ function Canvas(props: {
             {picture.boxes
               .filter((box) => box.isOpen && isSeen(box.x, box.y, box.width, box.height))
               .map((box) => (
-                <Node key={box.step.number} box={box} chosen={props.chosen} choose={props.choose} fold={fold} isFound={isFound(box.step) || box.step.path === props.first} />
+                <Node key={box.step.number} box={box} chosen={props.chosen} choose={props.choose} fold={fold} scale={scale} isFound={isFound(box.step) || box.step.path === props.first} />
               ))}
             {picture.arrows.map((arrow, number) => {
               const first = arrow.points[0];
@@ -261,17 +283,24 @@ function Canvas(props: {
             {picture.boxes
               .filter((box) => !box.isOpen && isSeen(box.x, box.y, box.width, box.height))
               .map((box) => (
-                <Node key={box.step.number} box={box} chosen={props.chosen} choose={props.choose} fold={fold} isFound={isFound(box.step) || box.step.path === props.first} />
+                <Node key={box.step.number} box={box} chosen={props.chosen} choose={props.choose} fold={fold} scale={scale} isFound={isFound(box.step) || box.step.path === props.first} />
               ))}
             {picture.more.map((more) => (
-              <MoreButton key={more.of} more={more} load={props.more} />
+              <MoreButton key={more.of} more={more} load={props.more} scale={scale} />
             ))}
           </g>
         </svg>
+        {isLarge && (
+          <Minimap
+            picture={picture}
+            area={{ x: -shown.x / shown.scale, y: -shown.y / shown.scale, width: size.width / shown.scale, height: size.height / shown.scale }}
+            go={(x, y) => setView((known) => known && { ...known, x: size.width / 2 - x * known.scale, y: size.height / 2 - y * known.scale })}
+          />
+        )}
         <div class="graph-tools">
           <Button isSmall icon="plus" aria-label="Larger" onClick={() => zoom(1.25)} />
           <Button isSmall icon="minus" aria-label="Smaller" onClick={() => zoom(0.8)} />
-          <Button isSmall icon="fit" aria-label="Show all" onClick={fit} />
+          <Button isSmall icon="fit" aria-label="Show all" title="Show all" onClick={() => fit()} />
         </div>
       </div>
     </>
@@ -291,13 +320,18 @@ function curve(arrow: Arrow): string {
   return path;
 }
 
-function Node(props: { box: Box; chosen: string | null; isFound: boolean; choose: (step: Step) => void; fold: (step: Step) => void }) {
+function Node(props: { box: Box; chosen: string | null; scale: number; isFound: boolean; choose: (step: Step) => void; fold: (step: Step) => void }) {
   const { box } = props;
   const { step } = box;
   const state = stateOf(step);
   const colour = colourOf(state);
   const icon = STATES[state]?.icon ?? "dot";
-  const title = clipped(titleOf(step), 22);
+  const size = Math.max(FONTS.title, SMALLEST / props.scale);
+  const name = titleOf(step);
+  // A bold letter is about 0.6 times as wide as it is high.
+  const title = clipped(name, Math.min(22, Math.floor((box.width - 32) / (0.6 * size))));
+  const hasText = props.scale >= TEXTLESS;
+  const hasUnder = props.scale >= READABLE - 0.01;
   const under = clipped(
     step.is_container
       ? `${step.kind}, ${compact(step.completed ?? 0)} of ${compact(step.total ?? 0)}`
@@ -318,7 +352,7 @@ function Node(props: { box: Box; chosen: string | null; isFound: boolean; choose
       transform={`translate(${box.x} ${box.y})`}
       tabindex={0}
       role="button"
-      aria-label={`${title} ${under}, ${state}${step.is_container ? (box.isOpen ? ", fold" : ", unfold") : ""}`}
+      aria-label={`${clipped(name, 22)} ${under}, ${state}${step.is_container ? (box.isOpen ? ", fold" : ", unfold") : ""}`}
       onClick={open}
       onKeyDown={press}
     >
@@ -333,12 +367,16 @@ function Node(props: { box: Box; chosen: string | null; isFound: boolean; choose
       <g transform="translate(9 8) scale(0.9)" style={{ stroke: `var(--${colour})`, fill: "none", strokeWidth: 1.7 }}>
         <path d={pathOf(icon)} />
       </g>
-      <text x="29" y="19" style={{ fill: "var(--ink)", fontSize: "13px", fontWeight: 600 }}>
-        {title}
-      </text>{" "}
-      <text x={box.isOpen ? box.width - 10 : 29} y={box.isOpen ? 19 : 35} text-anchor={box.isOpen ? "end" : "start"} style={{ fill: "var(--ink-2)", fontSize: "11px" }}>
-        {under}
-      </text>
+      {hasText && (
+        <text x="29" y={hasUnder || box.isOpen ? 19 : LEAF.height / 2 + size / 3} style={{ fill: "var(--ink)", fontSize: `${size}px`, fontWeight: 600 }}>
+          {title}
+        </text>
+      )}{" "}
+      {hasUnder && (
+        <text x={box.isOpen ? box.width - 10 : 29} y={box.isOpen ? 19 : 36} text-anchor={box.isOpen ? "end" : "start"} style={{ fill: "var(--ink-2)", fontSize: `${FONTS.under}px` }}>
+          {under}
+        </text>
+      )}
       {step.is_container && !box.isOpen && (
         <>
           <rect x="0" y={box.height - 4} width={box.width} height="4" style={{ fill: "var(--grey-soft)" }} />
@@ -349,7 +387,7 @@ function Node(props: { box: Box; chosen: string | null; isFound: boolean; choose
   );
 }
 
-function MoreButton({ more, load }: { more: More; load: (of: number) => void }) {
+function MoreButton({ more, load, scale }: { more: More; load: (of: number) => void; scale: number }) {
   return (
     <g
       class="graph-node"
@@ -361,9 +399,11 @@ function MoreButton({ more, load }: { more: More; load: (of: number) => void }) 
       onKeyDown={(event) => (event.key === "Enter" || event.key === " ") && load(more.of)}
     >
       <rect class="box" width={LEAF.width} height={30} rx={15} style={{ fill: "var(--surface)", stroke: "var(--accent)" }} />
-      <text x={LEAF.width / 2} y={19} text-anchor="middle" style={{ fill: "var(--accent)", fontSize: "12px" }}>
-        {compact(more.left)} more
-      </text>
+      {scale >= TEXTLESS && (
+        <text x={LEAF.width / 2} y={19} text-anchor="middle" style={{ fill: "var(--accent)", fontSize: `${Math.max(FONTS.under, SMALLEST / scale)}px` }}>
+          {compact(more.left)} more
+        </text>
+      )}
     </g>
   );
 }
