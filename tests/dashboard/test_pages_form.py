@@ -181,3 +181,23 @@ async def smallest_text(page: Page) -> float:
         ".map((text) => parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a)"
     )
     return round(min(sizes, default=99), 2)
+
+
+async def test_arguments_are_isolated_and_readable_whatever_they_contain(bench: Bench, server: str, page: Page) -> None:
+    turned, hidden, long = "safe\u202egpj.exe", "a\u200bb\x00\x1b[31mc\u2066", "word \u202e" * 125_000
+    job = await bench.push("mail.send", {"file": turned, "key\u200f": hidden, "after": "ابجد 123", "long": long})
+    await open_page(page, server, f"jobs/{job.id}")
+    arguments = page.get_by_role("group", name="the arguments")
+    await arguments.get_by_text("gpj.exe").wait_for()
+    shown = await arguments.inner_text()
+    for text in ("safeU+202Egpj.exe", "aU+200Bb", "U+0000", "U+001B[31mc", "U+2066", "keyU+200F: ", "ابجد 123"):
+        assert text in shown
+    assert not re.search("[\u200b\u200f\u202a-\u202e\u2066-\u2069\x00\x1b]", shown)
+    assert await arguments.locator("bdi").count() >= 4
+    assert len(shown) < 20_000
+    await arguments.get_by_role("button", name="Show 50,000 more of 750,000 characters").click()
+    await arguments.get_by_role("button", name="Show 50,000 more of 750,000 characters").wait_for()
+    assert 50_000 < len(await arguments.inner_text()) < 150_000
+    width = await page.evaluate("document.scrollingElement.scrollWidth - innerWidth")
+    assert width <= 0
+    assert await faults(page) == []

@@ -6,7 +6,7 @@ import { useMay } from "../api/session";
 import { useData } from "../api/use";
 import { useDialogs } from "../ui/dialogs";
 import { bytes, duration, exact, number, percent, period, tail, Time } from "../ui/format";
-import { Json } from "../ui/json";
+import { Json, Plain } from "../ui/json";
 import { Bar, Button, Card, Copy, Empty, Facts, JobLink, Page, Shown, Table, Tabs } from "../ui/parts";
 import { State } from "../ui/states";
 import { NewJobDialog } from "./NewJob";
@@ -347,10 +347,10 @@ function Errors({ job }: { job: Job }) {
           <b>
             {String(error.type)} <span class="quiet">in attempt {String(error.attempt)}</span>
           </b>
-          <span>{String(error.message ?? "")}</span>
+          <span class="told"><Plain text={String(error.message ?? "")} /></span>
           {Array.isArray(error.backtrace) && (
             <pre class="trace" tabIndex={0}>
-              {(error.backtrace as string[]).join("\n")}
+              <Plain text={(error.backtrace as string[]).join("\n")} />
             </pre>
           )}
           {error.details !== undefined && <Json value={error.details} label="the error's details" />}
