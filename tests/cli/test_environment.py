@@ -67,7 +67,14 @@ def test_a_program_that_names_no_command_is_warned_too(
 
 @pytest.mark.parametrize(
     "name",
-    [*VARIABLES, *sorted(INTERNAL), "OJSTER_PORT", "OJSTER_SERVICE_HOST", "OJSTER_SERVICE_PORT", "OJSTER_PORT_8080_TCP_ADDR"],
+    [
+        *VARIABLES,
+        *sorted(INTERNAL),
+        "OJSTER_PORT",
+        "OJSTER_SERVICE_HOST",
+        "OJSTER_SERVICE_PORT",
+        "OJSTER_PORT_8080_TCP_ADDR",
+    ],
 )
 def test_known_variables_and_those_of_kubernetes_bring_no_warning(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "x")

@@ -168,9 +168,11 @@ async def is_inside(part: Locator, whole: Locator) -> bool:
     inner, outer = await part.bounding_box(), await whole.bounding_box()
     assert inner is not None
     assert outer is not None
-    return all(
-        outer[start] <= inner[start] and inner[start] + inner[length] <= outer[start] + outer[length]
-        for start, length in (("x", "width"), ("y", "height"))
+    return (
+        outer["x"] <= inner["x"]
+        and outer["y"] <= inner["y"]
+        and inner["x"] + inner["width"] <= outer["x"] + outer["width"]
+        and inner["y"] + inner["height"] <= outer["y"] + outer["height"]
     )
 
 
