@@ -79,6 +79,7 @@ export function restart(): void {
 /** Reads the stream, and connects again when it ends; `fetch`, because an `EventSource` cannot name a workspace. */
 async function follow(signal: AbortSignal): Promise<void> {
   become("connecting");
+  let misses = 0; // streams without a word from a server that answers
   while (!signal.aborted) {
     let isStreaming = false;
     let hasSlept = false;
@@ -89,6 +90,7 @@ async function follow(signal: AbortSignal): Promise<void> {
           await read(answer.body, lastId !== "", () => {
             heard();
             isStreaming = true;
+            misses = 0;
             become("on");
           });
         }
@@ -102,8 +104,11 @@ async function follow(signal: AbortSignal): Promise<void> {
     }
     if (signal.aborted) return;
     if (hasSlept) become("connecting");
-    else if (!isStreaming && (await isThere(signal))) await askAgain(signal, SWALLOWED_MS);
-    else if (!signal.aborted) {
+    else if (!isStreaming && (await isThere(signal))) {
+      // A server that was frozen answers again, and streams: only a second miss, or the first of all, is a proxy's doing.
+      if (lastId === "" || ++misses > 1) await askAgain(signal, SWALLOWED_MS);
+      else become("connecting");
+    } else if (!signal.aborted) {
       become("silent");
       await sleep(RETRY_MS);
     }
