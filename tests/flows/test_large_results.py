@@ -16,6 +16,7 @@ from ojster.service import Service
 from ojster.storage.database import Database
 from ojster.workflows.flow import NewRecord, Turn
 from ojster.workflows.read.run_errors import result_of
+from ojster.workflows.run.fork import Fork
 from tests.conftest import Clock
 from tests.flows.driver import NEVER, FlowBench
 from tests.server.test_connections import serving
@@ -121,6 +122,33 @@ async def test_a_flow_that_begins_anew_forgets_its_files(bench: FlowBench) -> No
     assert result_of(await bench.finish()) == [LARGE, LARGE]
     assert len(bench.done) == 6
     assert await _files_of(bench) == ["/result/make", "/result/make#2"]
+
+
+async def test_a_fork_keeps_the_files_that_the_first_run_forgets(bench: FlowBench) -> None:
+    def make() -> str:
+        bench.done.append("made")
+        return str(len(bench.done)) * LARGE
+
+    @bench.app.flow("again")
+    async def again(flow: Flow, restarts: int) -> str:
+        made = await flow.step("make", make)
+        await flow.receive("go")
+        if restarts:
+            await flow.restart(restarts - 1)
+        return made[0]
+
+    await bench.start(again.s(1))
+    await bench.work()
+    fork = await bench.service.workflows.fork(Fork(bench.id, "go"))
+    await bench.send("go", None)
+    await bench.work()
+    bench.clock.advance(DAYS)
+    await bench.service.files.prune()
+    bench.id = fork.id
+    for _ in range(2):
+        await bench.send("go", None)
+    assert result_of(await bench.finish()) == str(len(bench.done))
+    assert await _files_of(bench) == ["/result/make", "/result/make"]
 
 
 async def test_a_flow_goes_on_later_while_its_files_cannot_be_stored(

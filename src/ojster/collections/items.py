@@ -35,6 +35,7 @@ MAX_LOOKUP_ITEMS: Final = 1_000
 _OF_WORKFLOW: Final = "/workflow/"
 _OF_JOB: Final = "/job/"
 _PROMISES_OF_WORKFLOW: Final = "/promises/"
+_FILES_OF_WORKFLOW: Final = "/files/"
 
 Kind = Literal["data", "artifact", "promise"]
 
@@ -431,6 +432,11 @@ def key_of_promises(workflow: int) -> str:
     return f"{_PROMISES_OF_WORKFLOW}{workflow}"
 
 
+def key_of_kept_files(workflow: int) -> str:
+    """Return the storage key of the files that a fork has kept of the first run, given the ``seq`` of the fork."""
+    return f"{_FILES_OF_WORKFLOW}{workflow}"
+
+
 def key_of_job(seq: int) -> str:
     """Return the storage key of the artifacts of a job, given its ``seq``."""
     return f"{_OF_JOB}{seq}"
@@ -443,4 +449,4 @@ def is_of_job(key: str) -> bool:
 
 def is_internal(key: str) -> bool:
     """Return whether a storage key belongs to the collection of a workflow."""
-    return key.startswith((_OF_WORKFLOW, _PROMISES_OF_WORKFLOW))
+    return key.startswith((_OF_WORKFLOW, _PROMISES_OF_WORKFLOW, _FILES_OF_WORKFLOW))

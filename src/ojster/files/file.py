@@ -35,7 +35,7 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9!#$&^_.+\-]{1,64}/[A-Za-z0-9!#$&^_.+\-]{1,64}(; ?[!-~ ]{1,100})?")
 _FILENAME: Final = re.compile(r"[^/\\]{1,255}")
 _FILES_PATH: Final = "/ojs/v1/files/"
-_MARK: Final = b'"result_ref"'
+MARK: Final = b'"result_ref"'
 
 
 class HashMismatch(OjsterError):
@@ -159,7 +159,7 @@ def reference_to(file: FileRef) -> bytes:
 
 def may_refer(raw: bytes | None) -> bool:
     """Whether JSON may contain references to files. Fast; ``False`` is always correct."""
-    return raw is not None and _MARK in raw
+    return raw is not None and MARK in raw
 
 
 def referred_file(value: Any) -> str | None:

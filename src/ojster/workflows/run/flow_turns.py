@@ -141,8 +141,8 @@ def _record_steps(tx: Transaction, steps: Sequence[tuple[Job, Turn]]) -> list[Fl
     for job, turn in steps:
         flow = job.node or 0
         if flow in recorded:
-            # A step goes on by its own result; it asks for what else has ended when it has nothing to do. With a
-            # cancellation come all ends before it: the worker asks for later ones only.
+            # A step goes on by its own result; it asks for what else has ended when it has nothing to do.
+            # A cancellation comes with all ends before it: the worker asks for later ones only.
             ends = _ends(tx, [(flow, turn.ended)])[0] if flow in cancelled else []
             results.append(FlowRecords("", turn.version, tx.now, ends))
             continue

@@ -24,6 +24,7 @@ from ojster.workflows.plan.values import LaterJob
 from ojster.workflows.run.advance import Advance
 from ojster.workflows.run.copies import copy_of, copy_parts, copy_reviews
 from ojster.workflows.run.creation import launch
+from ojster.workflows.run.flow_files import keep_files
 from ojster.workflows.run.graph import SPEC_COLUMNS, LoadedGraph
 from ojster.workflows.run.reset import Reset, apply
 from ojster.workflows.run.states import change_node
@@ -100,7 +101,7 @@ def fork_now(tx: Transaction, source: StoredWorkflow, fork: Fork) -> str:
     copy_parts(tx, source, workflow)
     by = workflow.root - source.root
     step = None if start.node is None else start.node + by
-    kept = None if not origin.is_flow else _prune(tx, body_number(origin.main.id) + by, start, fork)
+    kept = None if not origin.is_flow else _prune(tx, workflow, body_number(origin.main.id) + by, start, fork)
     reset = Reset(graph, workflow)
     if kept is None:
         reset.rerun(None if step is None else graph.nodes[step])
@@ -387,7 +388,7 @@ _ASK_AGAIN: Final = """
 """
 
 
-def _prune(tx: Transaction, flow: int, start: _Start, fork: Fork) -> set[int]:
+def _prune(tx: Transaction, workflow: StoredWorkflow, flow: int, start: _Start, fork: Fork) -> set[int]:
     """Forget what a flow had not seen when it asked for a step; return the steps of the graph that it keeps.
 
     Messages that it had not received wait for it again, also those that came later.
@@ -420,6 +421,7 @@ def _prune(tx: Transaction, flow: int, start: _Start, fork: Fork) -> set[int]:
     tx.execute(_PUT_BACK, {"flow": flow})
     tx.execute(_PUT_BROADCASTS_BACK, {"flow": flow})
     tx.execute(_ASK_AGAIN, {"flow": flow})
+    keep_files(tx, workflow, flow)
     rows = tx.execute("SELECT node FROM flow_records WHERE flow = :flow AND node IS NOT NULL", {"flow": flow})
     return {node for (node,) in rows}
 

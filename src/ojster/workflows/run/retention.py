@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any, Final, NamedTuple
 
 from ojster.collections.contents import delete_items
-from ojster.collections.items import key_of_promises, key_of_workflow
+from ojster.collections.items import key_of_kept_files, key_of_promises, key_of_workflow
 from ojster.jobs.interventions import delete_jobs
 from ojster.storage.transaction import Transaction
 from ojster.tenancy.tenant import tenants_retention
@@ -142,7 +142,8 @@ def _forget(tx: Transaction, workflow: StoredWorkflow, room: int) -> Counter[str
     if left > 0:
         for table in ("workflow_properties", "notes"):
             tx.execute(f"DELETE FROM {table} WHERE workflow = :seq", {"seq": workflow.seq})
-        delete_items(tx, [key_of_workflow(workflow.seq), key_of_promises(workflow.seq)])
+        keys = (key_of_workflow, key_of_promises, key_of_kept_files)
+        delete_items(tx, [key_of(workflow.seq) for key_of in keys])
         tx.execute("DELETE FROM workflows WHERE seq = :seq", {"seq": workflow.seq})
     rows = len(jobs) + len(nodes) + values + chunks + (left > 0)
     return Counter(rows=rows, jobs=len(jobs), workflows=int(left > 0))
