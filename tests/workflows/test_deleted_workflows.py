@@ -13,6 +13,7 @@ from ojster.service import Service
 from ojster.storage.postgres.database import PostgresDatabase
 from ojster.workflows.flow import FlowMessage
 from ojster.workflows.read.selection import WorkflowConditions
+from ojster.workflows.run import retention
 from ojster.workflows.run.fork import Fork
 from tests.conftest import Clock
 from tests.flows.driver import FlowBench
@@ -107,4 +108,40 @@ async def test_a_run_whose_results_a_fork_uses_is_deleted_after_the_fork(bench: 
     await bench.finish()
     for _ in range(2):
         await bench.service.workflow_bulk.delete(chosen)
+    assert await tables_with_mark(bench.service) == set()
+
+
+async def test_nothing_is_left_of_many_small_workflows(bench: FlowBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "MAX_DUE_WORKFLOWS", 1)
+
+    @bench.app.job("note")
+    def note(name: str) -> str:
+        return name
+
+    for _ in range(3):
+        await bench.start(chain(note.s(MARK)))
+        assert (await bench.finish()).state == "completed"
+    assert (await bench.service.workflow_bulk.delete(WorkflowConditions(type="chain"))).succeeded == 3
+    assert await tables_with_mark(bench.service) == set()
+
+
+async def test_the_log_forgets_jobs_that_retention_deletes_meanwhile(
+    bench: FlowBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = bench.service.workflow_bulk._sweep
+
+    async def sweep_slowly(*args: Any, **options: Any) -> Any:
+        swept = await sweep(*args, **options)
+        await bench.service.maintenance.prune()
+        return swept
+
+    @bench.app.job("fail", retry=1)
+    async def fail(name: str) -> None:
+        raise ValueError(name)
+
+    monkeypatch.setattr(bench.service.workflow_bulk, "_sweep", sweep_slowly)
+    await bench.start(chain(fail.s(MARK)))
+    assert (await bench.finish()).state == "failed"
+    assert "event_batches" in await tables_with_mark(bench.service)
+    await bench.service.workflow_bulk.delete(WorkflowConditions(type="chain"))
     assert await tables_with_mark(bench.service) == set()

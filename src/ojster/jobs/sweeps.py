@@ -137,10 +137,14 @@ class SweepBatch(msgspec.Struct, frozen=True):
 
 
 class SweepBatchResult(msgspec.Struct, frozen=True):
-    """Results for the items of a ``SweepBatch`` that were not skipped: ``None`` for success, or the refusal."""
+    """Results for the items of a ``SweepBatch`` that were not skipped: ``None`` for success, or the refusal.
+
+    ``deleted``: the ids of all that a deletion takes, as events name them.
+    """
 
     ids: Sequence[str]
     refusals: Sequence[OjsterError | None]
+    deleted: Sequence[str] = ()
 
 
 class Course(msgspec.Struct, Generic[F, B], frozen=True):
@@ -163,6 +167,8 @@ class Sweep:
     as_of:
         When it began, in microseconds since the epoch, if it was a dry run. A filter that ends here selects nothing
         that finished later.
+    deleted:
+        The ids of all that was deleted, as events name them.
     """
 
     def __init__(self, action: str, as_of: int | None = None) -> None:
@@ -171,6 +177,7 @@ class Sweep:
         self.matched = 0
         self.succeeded = 0
         self.items: list[tuple[str, OjsterError | None]] = []
+        self.deleted: set[str] = set()
 
     @property
     def failed(self) -> int:
@@ -180,6 +187,7 @@ class Sweep:
     def add(self, dealt: SweepBatchResult) -> None:
         """Add the results of one transaction."""
         self.matched += len(dealt.ids)
+        self.deleted.update(dealt.deleted)
         self.succeeded += sum(refusal is None for refusal in dealt.refusals)
         room = MAX_ITEM_RESULTS - len(self.items)
         self.items += list(zip(dealt.ids[:room], dealt.refusals[:room], strict=True))

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Final
 
+import msgspec
+
 from ojster.core.errors import NotFound, OjsterError
 from ojster.jobs.queries import no_workflow
 from ojster.jobs.sweeps import Course, SweepBatch, SweepBatchResult
@@ -15,7 +17,7 @@ from ojster.workflows.read.selection import WorkflowConditions, matches, walk
 from ojster.workflows.run.advance import Advance
 from ojster.workflows.run.cancellation import WorkflowCancellation, cancel_now, refuse_cancellation
 from ojster.workflows.run.control import hold_now, refuse_hold, refuse_release, unhold_now
-from ojster.workflows.run.deletion import hide_now, refuse_deletion
+from ojster.workflows.run.deletion import hide_now, refuse_deletion, subjects_of
 from ojster.workflows.run.fork import Fork, fork_once, refuse_fork
 from ojster.workflows.run.retry import refuse_retry, retry_now
 from ojster.workflows.run.steps import steer
@@ -111,7 +113,12 @@ def perform_batch(tx: Transaction, batch: WorkflowBatch) -> SweepBatchResult:
         change(run, workflow, batch)
 
     outcomes = {id: steer(tx, id, change_if_selected) for id in batch.ids}
-    return _result({id: outcome if isinstance(outcome, OjsterError) else None for id, outcome in outcomes.items()})
+    result = _result({id: outcome if isinstance(outcome, OjsterError) else None for id, outcome in outcomes.items()})
+    if batch.action != WorkflowAction.DELETE:
+        return result
+    # Now: as soon as this is committed, retention may delete them, and with them what their jobs are called.
+    hidden = [id for id, outcome in outcomes.items() if not isinstance(outcome, OjsterError)]
+    return msgspec.structs.replace(result, deleted=subjects_of(tx, hidden))
 
 
 def _cancel(run: Advance, workflow: StoredWorkflow, batch: WorkflowBatch) -> None:

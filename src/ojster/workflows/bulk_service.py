@@ -60,13 +60,13 @@ class WorkflowBulkService(CapabilityService, WorkflowBulkCalls):
         swept = await self._sweep(WorkflowAction.DELETE, chosen, dry_run=dry_run)
         if dry_run:
             return swept
-        subjects = await self.database.run(find_hidden, None)
-        while await self.database.run(delete_hidden, ROWS_AT_ONCE) >= ROWS_AT_ONCE:
+        subjects = swept.deleted | await self.database.run(find_hidden, None)  # those whose deletion was interrupted
+        while await self.database.run(delete_hidden, ROWS_AT_ONCE):  # many small ones are fewer rows
             pass
         await self.database.order_events()  # those without a position could not be read
         position: int | None = 0
         while position is not None:
-            position = await self.database.run(blank_events, EventWalk(position, subjects))
+            position = await self.database.run(blank_events, EventWalk(position, frozenset(subjects)))
         return swept
 
     def _check_not_only_own(self, verb: str) -> None:

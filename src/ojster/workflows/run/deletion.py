@@ -61,20 +61,26 @@ def delete_hidden(tx: Transaction, rooms: Sequence[int]) -> list[int]:
 
 def find_hidden(tx: Transaction, requests: Sequence[None]) -> list[frozenset[str]]:
     """Return the ids of hidden workflows and of their jobs, for each request."""
-    rows = tx.execute(
-        f"""
-        SELECT CAST(id AS text)
-        FROM workflows
-        WHERE state = '{HIDDEN}' AND finished_at IS NOT NULL
-        UNION ALL
-        SELECT CAST(j.id AS text)
-        FROM workflows AS w
-        JOIN jobs AS j ON j.node BETWEEN (w.seq << {NODE_BITS}) AND ((w.seq + 1) << {NODE_BITS}) - 1
-        WHERE w.state = '{HIDDEN}' AND w.finished_at IS NOT NULL
-        """
-    )
-    ids = frozenset(id for (id,) in rows)
+    rows = tx.execute(f"SELECT id FROM workflows WHERE state = '{HIDDEN}' AND finished_at IS NOT NULL")
+    ids = frozenset(subjects_of(tx, [str(id) for (id,) in rows]))
     return [ids for _ in requests]
+
+
+def subjects_of(tx: Transaction, ids: Sequence[str]) -> list[str]:
+    """Return the ids of workflows and of their jobs, which events are about."""
+    subjects = list(ids)
+    for id in ids:
+        rows = tx.execute(
+            f"""
+            SELECT j.id
+            FROM workflows AS w
+            JOIN jobs AS j ON j.node BETWEEN (w.seq << {NODE_BITS}) AND ((w.seq + 1) << {NODE_BITS}) - 1
+            WHERE w.id = :id
+            """,
+            {"id": id},
+        )
+        subjects += [str(job_id) for (job_id,) in rows]
+    return subjects
 
 
 class EventWalk(msgspec.Struct, frozen=True):
