@@ -208,6 +208,11 @@ async def test_what_needs_attention_is_found_with_the_worst_first(http: Http, be
     assert findings[0]["since"] == format_timestamp(waiting.created_at)
     await http("POST", f"{V1}/workers/heartbeat", {"worker_id": "busy", "queues": ["alone"]})
     assert await kinds(http) == [("waiting", "alone")]
+    unknown = await bench.push("unknown", queue="alone")
+    beat = {"worker_id": "busy", "queues": ["alone"], "job_types": [waiting.type]}
+    assert (await http("POST", f"{V1}/workers/heartbeat", beat)).status_code == 200
+    assert await kinds(http) == [("waiting", "alone"), ("unrunnable", unknown.id)], "others wait for another cause"
+    await http("POST", f"{V1}/jobs/{unknown.id}/cancel")
     await bench.ack(await bench.fetch_one("alone"))
     assert await kinds(http) == []
     await http("POST", f"{V1}/admin/system/maintenance", {"enabled": True, "reason": "a new disk"})

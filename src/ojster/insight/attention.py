@@ -12,7 +12,7 @@ import msgspec
 from ojster.core.durations import HOUR, MINUTE, SECOND
 from ojster.core.tenant import TENANT_NAMES_RANGE, called
 from ojster.core.timestamps import format_optional, format_timestamp
-from ojster.fleet.unrunnable import list_unrunnable
+from ojster.fleet.unrunnable import MAX_EXAMINED, list_unrunnable
 from ojster.insight.flow_troubles import find_flow_troubles
 from ojster.insight.readiness import why_not_ready
 from ojster.insight.receivers import FailingReceiver, failing_receivers
@@ -91,24 +91,26 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
 def find_attention(tx: Transaction, requests: Sequence[None]) -> list[list[Finding]]:
     """Return all findings, the worst first, for each request; what follows from another finding is left out."""
     seen = [finding for look in _LOOKS for finding in look(tx)]
-    findings = [finding for finding in seen if not _follows(finding, seen)]
-    since = {finding.queue: finding.since for finding in seen if finding.kind == "waiting"}
+    following = [finding for finding in seen if _follows(finding, seen)]
+    since = {finding.queue: finding.since for finding in following}
     findings = [
         msgspec.structs.replace(finding, since=since.get(finding.queue)) if finding.kind == "unrunnable" else finding
-        for finding in findings
+        for finding in seen
+        if finding not in following
     ]
     findings.sort(key=lambda finding: _LEVELS[finding.level])
     return [list(findings) for _ in requests]
 
 
 def _follows(finding: Finding, others: Sequence[Finding]) -> bool:
-    """Return whether a finding says no more than another: jobs wait because no worker can run them, or may."""
+    """Return whether a finding says no more than others: jobs wait because no worker can run any of them, or may."""
     if finding.kind != "waiting":
         return False
-    return any(
-        other.kind == "maintenance"
-        or (other.kind == "unrunnable" and other.queue == finding.queue)
-        or (other.kind == "deliveries" and is_internal(finding.queue or ""))
+    unrunnable = sum(
+        other.count or 0 for other in others if other.kind == "unrunnable" and other.queue == finding.queue
+    )
+    return unrunnable >= min(finding.count or 0, MAX_EXAMINED) or any(
+        other.kind == "maintenance" or (other.kind == "deliveries" and is_internal(finding.queue or ""))
         for other in others
     )
 
