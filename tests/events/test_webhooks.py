@@ -203,6 +203,22 @@ async def test_a_delivery_that_fails_is_made_again_with_the_same_id(
     assert (events.count("webhook.failed"), events.count("webhook.delivered")) == (2, 1)
 
 
+async def test_who_may_look_at_jobs_does_not_learn_the_address_of_a_receiver(
+    http: Http, bench: Bench, application: Application, endpoint: Endpoint
+) -> None:
+    """Its path and its query may be what keeps others out; only administrators see subscriptions."""
+    endpoint.answers = [Response("no", 500)]
+    await subscribe(http, endpoint, "job.enqueued", url=f"{endpoint.url}?token=secret")
+    await bench.push("t")
+    await deliver(bench, application)
+    (delivery,) = await deliveries(bench)
+    host = endpoint.url.removesuffix("/hook")
+    shown = (await http("GET", f"/ojs/v1/jobs/{delivery.id}")).json()["job"]["error"]["message"]
+    assert shown == f"{host}/… answered 500."
+    failing = (await http("GET", SUBSCRIPTIONS)).json()["subscriptions"][0]["failing"]
+    assert failing["error"] == shown
+
+
 async def test_a_refused_delivery_is_dead_and_can_be_retried(
     http: Http, bench: Bench, application: Application, endpoint: Endpoint
 ) -> None:

@@ -123,8 +123,18 @@ async def test_an_attempt_that_ends_after_its_receiver_is_gone_leaves_no_alarm(b
     assert await scope.look(failing_receivers, None) == []
 
 
-def test_what_may_be_secret_in_an_address_is_not_shown() -> None:
-    assert public_address(HOOK.url) == "https://hooks.test/in"
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        (HOOK.url, "https://hooks.test/…"),
+        ("https://hooks.test:8443/services/T0/B0/secret", "https://hooks.test:8443/…"),
+        ("https://hooks.test/?token=secret", "https://hooks.test/…"),
+        ("https://hooks.test/", "https://hooks.test"),
+        ("https://[secret", "A malformed URL"),
+    ],
+)
+def test_what_may_be_secret_in_an_address_is_not_shown(url: str, shown: str) -> None:
+    assert public_address(url) == shown
 
 
 @pytest.mark.parametrize("asked", ["nothing", "internal", "queue", "type"])

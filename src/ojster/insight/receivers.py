@@ -67,9 +67,13 @@ class FailingReceiver(msgspec.Struct, frozen=True):
 
 
 def public_address(url: str) -> str:
-    """Return a URL without what may be secret: its user, its password and its query."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    """Return the scheme and the host of a URL: its user, its path and its query may be what keeps others out."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "A malformed URL"
+    hidden = "/…" if parts.path.strip("/") or parts.query else ""
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{hidden}"
 
 
 def note_outcome(tx: Transaction, outcome: DeliveryOutcome) -> None:

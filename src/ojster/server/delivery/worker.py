@@ -187,7 +187,7 @@ class WebhookWorker:
                 is_over = isinstance(ended, Job) and ended.state == "discarded"
                 event = "notification.dead" if is_over else "notification.failed"
             address = f"{called(key)} ({', '.join(channel.to) or public_address(channel.url or '')})"
-            outcome = DeliveryOutcome(key, address, None if failure is None else _without_secrets(failure, channel.url))
+            outcome = DeliveryOutcome(key, address, None if failure is None else failure.message)
             await service.scope.do(notifications.record_outcomes, (event, outcome, {"attempt": job.attempt}))
         except OjsterError as error:
             log.warning("cannot record the outcome of message %s; it will be sent again: %s", job.id, error)
@@ -219,16 +219,17 @@ class WebhookWorker:
         }
         url = channel.url or ""
         receiver = Subscription(called(channel.name), url, (), channel.secret or "", channel.created_at)
+        shown = public_address(url)
         try:
             answered = await self.sender.send(receiver, event, f"msg_{job.id}")
         except Refused as refusal:
-            raise _Failed(Failure("WebhookRefused", f"{url}: {refusal}", retryable=False)) from None
+            raise _Failed(Failure("WebhookRefused", f"{shown}: {refusal}", retryable=False)) from None
         except (httpx.HTTPError, OSError, TimeoutError) as error:
-            why = f"{url}: {str(error) or type(error).__name__}"
+            why = f"{shown}: {str(error) or type(error).__name__}"
             raise _Failed(Failure("WebhookUnreachable", why)) from None
         if not answered.succeeded:
             code = "DEAD_LETTER" if answered.final else "handler_error"
-            raise _Failed(Failure("WebhookFailed", f"{url} answered {answered.status}.", code=code))
+            raise _Failed(Failure("WebhookFailed", f"{shown} answered {answered.status}.", code=code))
 
     async def _deliver(self, job: Job) -> None:
         service = self._service
@@ -240,12 +241,13 @@ class WebhookWorker:
             return
         failure: Failure | None = None
         result: dict[str, Any] = {}
+        address = public_address(subscription.url)  # whoever may look at jobs reads the message of a failure
         try:
             answered = await self.sender.send(subscription, event, f"del_{job.id}")
         except Refused as refusal:
-            failure = Failure("WebhookRefused", f"{subscription.url}: {refusal}", retryable=False)
+            failure = Failure("WebhookRefused", f"{address}: {refusal}", retryable=False)
         except (httpx.HTTPError, OSError, TimeoutError) as error:
-            failure = Failure("WebhookUnreachable", f"{subscription.url}: {str(error) or type(error).__name__}")
+            failure = Failure("WebhookUnreachable", f"{address}: {str(error) or type(error).__name__}")
         except asyncio.CancelledError:
             await service.jobs.release([hand_back(job, job.worker_id)])
             raise
@@ -258,7 +260,7 @@ class WebhookWorker:
             if not answered.succeeded:
                 failure = Failure(
                     "WebhookFailed",
-                    f"{subscription.url} answered {answered.status}.",
+                    f"{address} answered {answered.status}.",
                     code="DEAD_LETTER" if answered.final else "handler_error",
                     details=result,
                 )
@@ -279,11 +281,6 @@ class WebhookWorker:
             (ended,) = await service.jobs.fail([FailureReport(job.id, failure, job.worker_id, job.attempt)])
             event = "webhook.dead" if isinstance(ended, Job) and ended.state == "discarded" else "webhook.failed"
         more = {"delivery_id": f"del_{job.id}", "event_type": job.meta["event_type"], "attempt": job.attempt}
-        error = None if failure is None else _without_secrets(failure, subscription.url)
+        error = None if failure is None else failure.message
         outcome = DeliveryOutcome(subscription.id, public_address(subscription.url), error)
         await service.scope.do(webhooks.record_outcomes, (event, outcome, {"tenant": subscription.tenant} | more))
-
-
-def _without_secrets(failure: Failure, url: str | None) -> str:
-    """Return the message of a failure with the public form of the address in it."""
-    return failure.message.replace(url, public_address(url)) if url else failure.message
