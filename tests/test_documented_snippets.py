@@ -187,6 +187,8 @@ def kinds_of_jobs(page: Page) -> None:
         jobs.drain()
         assert rows == [0, 10, 10, 20], "the second attempt goes on at the checkpoint"
 
+    assert page.run('log = logging.getLogger("shop")', logging=logging).send_invoice.keep_logs == "info"
+
     async def call_stripe(order: int) -> Any:
         answers.append(order)
         return types.SimpleNamespace(status_code=429 if len(answers) == 1 else 200, headers={"Retry-After": "3"})

@@ -20,6 +20,7 @@ from ojster.core.job import Job
 from ojster.core.json_objects import Members
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.failure import Failure
+from ojster.jobs.job_logs import NewLine, NewLines
 from ojster.jobs.messages import Acknowledgement, FailureReport
 from tests.conftest import request
 from tests.waiting import LONG_WAIT
@@ -267,6 +268,19 @@ def test_notes_on_a_job_are_printed(ojster: Commands) -> None:
     ojster.ask(lambda client: client.notes.add_to_job(id, b'{"page":7}'))
     assert ojster.json("jobs", "info", id)["notes"][0]["note"] == {"page": 7}
     assert '{"page":7}' in ojster("jobs", "info", id)
+
+
+def test_the_log_of_a_job_is_printed_and_followed_to_its_end(ojster: Commands) -> None:
+    id = ojster.push()
+    assert "There are no lines." in ojster("jobs", "logs", id)
+    ojster.claim()
+    lines = [NewLine(0, "warning", "shop", "no price\nof \x1b[31m7")]
+    ojster.ask(lambda client: client.jobs.add_to_log(NewLines(id, lines, dropped=2)))
+    ojster.ask(lambda client: client.jobs.cancel(id))
+    printed = ojster("jobs", "logs", id, "--follow")
+    assert "2 lines are not kept." in printed
+    assert "1970-01-01T00:00:00.000000Z attempt 1 WARNING shop no price\nof \\x1b[31m7\n" in printed
+    assert ojster.json("jobs", "logs", id)["message"] == "no price\nof \x1b[31m7"
 
 
 def test_only_a_finished_job_is_retried(ojster: Commands) -> None:

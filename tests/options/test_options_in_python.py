@@ -247,6 +247,7 @@ SHOWN: Final[dict[str, tuple[Any, dict[str, ShownBy]]]] = {
             "type": ShownBy("client/test_declaring.py", "test_a_class_is_a_handler_with_a_new_object_for_each_job"),
             "process": ShownBy("testing/test_tester.py", "test_plain_functions_run_in_the_thread_of_the_test"),
             "versions": ShownBy("jobs/test_versions.py", "test_handlers_say_in_python_which_versions_they_understand"),
+            "keep_logs": ShownBy("worker/test_kept_logs.py", "test_lines_are_kept_however_an_attempt_ends"),
         },
     ),
     "Retention": (
@@ -258,6 +259,7 @@ SHOWN: Final[dict[str, tuple[Any, dict[str, ShownBy]]]] = {
             "dead_letter": SETTINGS,
             "most_dead_letters": SETTINGS,
             "audit": ShownBy("options/test_options_in_python.py", "test_each_age_and_number_is_a_setting"),
+            "logs": ShownBy("jobs/test_logs.py", "test_lines_of_finished_jobs_have_a_retention_of_their_own"),
         },
     ),
     "ChildLimits": (
@@ -329,7 +331,7 @@ def test_each_age_and_number_is_a_setting() -> None:
     from ojster.core.public_settings import in_microseconds
 
     changed: dict[type[Any], dict[str, Any]] = {
-        Retention: {"cancelled": 7, "audit": 7},
+        Retention: {"cancelled": 7, "audit": 7, "logs": 7},
         Settings: {
             "default_lease": 7,
             "default_timeout": 7,

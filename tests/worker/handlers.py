@@ -234,3 +234,14 @@ class Point:
 @app.job("process.point", process=True)
 def move(point: Point, by: timedelta) -> Point:
     return Point(point.x + 1, point.at + by)
+
+
+@app.job("process.logs", process=True)
+def process_logs(text: str) -> int:
+    """Log a text; return how many handlers collect records for jobs."""
+    import logging
+
+    from ojster.handlers.kept_logs import _Collector
+
+    logging.getLogger("shop").warning(text)
+    return sum(isinstance(handler, _Collector) for handler in logging.getLogger().handlers)

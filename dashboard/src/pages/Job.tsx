@@ -1,5 +1,5 @@
 import type { ComponentChildren } from "preact";
-import { useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { Link, useLocation } from "wouter-preact";
 import { accepted, ApiError, client, type Schemas } from "../api/client";
 import { useMay } from "../api/session";
@@ -13,7 +13,7 @@ import { NewJobDialog } from "./NewJob";
 import { endOf, type Job, ranOf, steer, waitedOf } from "./Jobs";
 
 type Entry = Schemas["HistoryEntryBody"];
-type Tab = "errors" | "history" | "items" | "checkpoint" | "notes" | "lineage" | "raw";
+type Tab = "errors" | "log" | "history" | "items" | "checkpoint" | "notes" | "lineage" | "raw";
 
 const FINAL = new Set(["completed", "cancelled", "discarded"]);
 
@@ -69,6 +69,7 @@ export function JobPage({ id }: { id: string }) {
                     label="About this job"
                     tabs={[
                       ["errors", `Errors (${shown.errors?.length ?? 0})`],
+                      ["log", "Log"],
                       ["history", "History"],
                       ["items", "Items and files"],
                       ["checkpoint", "Checkpoint"],
@@ -81,6 +82,7 @@ export function JobPage({ id }: { id: string }) {
                   />
                   <div class="body">
                     {chosen === "errors" && <Errors job={shown} />}
+                    {chosen === "log" && <Lines key={id} id={id} isOver={FINAL.has(shown.state)} />}
                     {chosen === "history" && <Shown of={history}>{(data) => <Log events={data.events} />}</Shown>}
                     {chosen === "items" && <Items id={id} />}
                     {chosen === "checkpoint" && <Checkpoint id={id} />}
@@ -431,6 +433,58 @@ export function NoteList({ notes }: { notes: Schemas["Note"][] }) {
         </li>
       ))}
     </ol>
+  );
+}
+
+/** Time between two looks for further lines of a job that is not finished. */
+const LINES_MS = 1_000;
+/** Lines that a job keeps at most. */
+const MAX_LINES = 1_000;
+
+/** What the handler has logged, if its type keeps it; live until the job has finished. */
+function Lines({ id, isOver }: { id: string; isOver: boolean }) {
+  const known = useRef<Schemas["LogLine"][]>([]);
+  const log = useData(
+    `log of ${id}`,
+    async () => {
+      const query = { after: String(known.current.at(-1)?.number ?? 0) };
+      const { lines } = await accepted(client.GET("/ojs/v1/jobs/{id}/logs", { params: { path: { id }, query } }));
+      known.current = [...known.current, ...lines].slice(-MAX_LINES);
+      return known.current;
+    },
+    { kinds: ["job"], id },
+  );
+  const { reload } = log;
+  useEffect(() => {
+    if (isOver) return;
+    const timer = window.setInterval(() => document.hidden || reload(), LINES_MS);
+    return () => window.clearInterval(timer);
+  }, [id, isOver]);
+  return (
+    <Shown of={log}>
+      {(lines) => {
+        const [first] = lines;
+        if (!first) return <Empty title="No lines">What a handler logs is kept if its type is declared with keep_logs.</Empty>;
+        return (
+          <>
+            {first.number > 1 && <p class="quiet">{number(first.number - 1)} earlier lines are not kept.</p>}
+            <ol class="log lines" aria-label="Lines that the handler has logged">
+              {lines.map((line) => (
+                <li key={line.number} class={line.level}>
+                  <span class="quiet">
+                    {exact(line.at)} · attempt {line.attempt}
+                  </span>
+                  <span>
+                    <b>{line.level}</b> <span class="quiet">{line.logger}</span>
+                    <bdi class="mono">{line.message}</bdi>
+                  </span>
+                </li>
+              ))}
+            </ol>
+          </>
+        );
+      }}
+    </Shown>
   );
 }
 

@@ -38,6 +38,9 @@ class Retention(CheckedOptions, frozen=True, kw_only=True):
         Maximum number of dead letters; 10,000 by default. The oldest are deleted first.
     audit:
         Retention of entries of the audit log; 365 days by default.
+    logs:
+        Retention of the lines that the handlers of finished jobs have logged; 7 days by default. They are deleted with
+        their job, if that is earlier.
 
     Raises
     ------
@@ -60,6 +63,7 @@ class Retention(CheckedOptions, frozen=True, kw_only=True):
     most_dead_letters: PositiveCount | None = 10_000
     """Spec: ojs-dead-letter 5.2"""
     audit: NonNegativeSpan | None = timedelta(days=365)
+    logs: NonNegativeSpan | None = timedelta(days=7)
 
 
 class Settings(CheckedOptions, frozen=True, kw_only=True):
@@ -159,6 +163,7 @@ _SPANS: Final = frozenset(
         "default_lease",
         "default_timeout",
         "heartbeat_timeout",
+        "logs",
     }
 )
 

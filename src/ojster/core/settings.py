@@ -19,6 +19,7 @@ class ServiceRetention(msgspec.Struct, frozen=True, kw_only=True):
     most_dead_letters: int | None = 10_000
     """Maximum number of dead letters: beyond it, the oldest are deleted. Spec: ojs-dead-letter 5.2"""
     audit: int | None = 365 * DAY
+    logs: int | None = 7 * DAY
 
 
 class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,6 +22,7 @@ from ojster.files.file import JSON, may_refer
 from ojster.handlers.agent import AgentTask
 from ojster.handlers.codec import Codecs
 from ojster.handlers.collection_handle import SharedCollection
+from ojster.handlers.kept_logs import LogReports
 from ojster.handlers.progress_reports import ProgressReports
 from ojster.handlers.shared_properties import SharedProperties, run_from_thread
 from ojster.handlers.stop_signal import StopSignal
@@ -116,6 +117,7 @@ class JobContext:
         """Steps that the job appends to its workflow, as JSON."""
         self.changes: Changes | None = None
         """Changes to the properties of its workflow, applied when this attempt ends."""
+        self.kept_log: LogReports | None = None  # the worker sets it for a type with keep_logs
         self.kept_flows: Any = None  # the waiting flows that the worker keeps: ``KeptFlows``
 
     @property
@@ -440,8 +442,12 @@ class JobContext:
     heartbeat = plain(aheartbeat)
 
     async def finish(self) -> None:
-        """Send the progress that waits; drop it if the attempt was given up. The worker calls it."""
-        await self._progress.finish(drop=self.is_given_up)
+        """Send what waits; drop the progress if the attempt was given up. The worker calls it."""
+        try:
+            await self._progress.finish(drop=self.is_given_up)
+        finally:
+            if self.kept_log is not None:
+                await self.kept_log.finish()
 
 
 class _Saved(msgspec.Struct):

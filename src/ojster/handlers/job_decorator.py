@@ -15,6 +15,7 @@ from ojster.handlers.job_class import Runs, RunsAsync, handler_of_class, type_of
 from ojster.handlers.job_handle import HandleOwner
 from ojster.handlers.job_options import JobOptions, JobOptionsDict, with_changes
 from ojster.handlers.job_type import Declare, DeclaredJob, JobType
+from ojster.jobs.job_logs import LogLevel
 from ojster.jobs.names import read_type
 from ojster.jobs.versions import ANY, parse_handled
 
@@ -109,11 +110,23 @@ class JobDecorator:
 
     @overload
     def __call__(
-        self, type: str | None = None, *, process: bool = False, versions: str = ANY, **options: Unpack[JobOptionsDict]
+        self,
+        type: str | None = None,
+        *,
+        process: bool = False,
+        versions: str = ANY,
+        keep_logs: LogLevel | None = None,
+        **options: Unpack[JobOptionsDict],
     ) -> Declare: ...
 
     def __call__(
-        self, type: Any = None, *, process: bool = False, versions: str = ANY, **options: Unpack[JobOptionsDict]
+        self,
+        type: Any = None,
+        *,
+        process: bool = False,
+        versions: str = ANY,
+        keep_logs: LogLevel | None = None,
+        **options: Unpack[JobOptionsDict],
     ) -> Any:
         """Declare a function, or a class with a method ``run``, as the handler of a job type.
 
@@ -129,6 +142,10 @@ class JobDecorator:
         versions:
             Job versions that the handler supports: ``2.0``, ``>=1.0 <3.0``, or ``*`` for all, the default. Workers get
             only jobs of these versions, and jobs without a version.
+        keep_logs:
+            The least severe lines of its log (``debug``, ``info``, ``warning``, ``error``, ``critical``) to keep with
+            the job: what it writes with ``logging`` while it runs, as far as the levels of the loggers let it through.
+            ``JobHandle.logs`` returns them. ``None``, the default: none are kept.
         options:
             Options of its jobs; see ``JobOptions``.
 
@@ -148,6 +165,7 @@ class JobDecorator:
             The type already has a handler, or a duration is negative. The decorator raises it.
         """
         check_option("process", process, bool)
+        check_option("keep_logs", keep_logs, LogLevel | None)
 
         def declare(handler: Callable[..., Any]) -> Any:
             handlers = self._handlers
@@ -159,6 +177,7 @@ class JobDecorator:
                 self._app, name, function, with_changes(JobOptions(), options), process
             )
             declared.handled = parse_handled(name, versions)
+            declared.keep_logs = keep_logs
             handlers[name] = declared
             return declared
 

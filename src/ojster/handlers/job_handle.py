@@ -21,6 +21,7 @@ from ojster.handlers.arguments import HandlerTypes
 from ojster.handlers.codec import Codecs
 from ojster.handlers.job_info import JobInfo, info_of
 from ojster.handlers.outcomes import JobCancelled, JobFailed
+from ojster.jobs.job_logs import LogLine
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -139,6 +140,45 @@ class JobHandle(Generic[R]):
         self._job = (await self._app.client().jobs.cancel(self.id)).job
 
     cancel = plain(acancel)
+
+    async def alogs(self, after: int = 0) -> list[LogLine]:
+        """Return what the handler has logged while it ran, if its type has ``keep_logs``.
+
+        Parameters
+        ----------
+        after:
+            Number of the last line that is known already; 0 by default, for all that are kept: the newest 1,000 lines
+            and 256 KiB of all attempts, for 7 days after the job has finished, or as ``Retention.logs`` says.
+
+        Returns
+        -------
+        list of LogLine
+            The lines, oldest first.
+
+        Raises
+        ------
+        NotFound
+            The job does not exist any more.
+
+        Examples
+        --------
+        >>> import asyncio, logging
+        >>> from ojster import App, Worker
+        >>> app = App("sqlite:///:memory:")
+        >>> @app.job("report.build", keep_logs="warning")
+        ... def build() -> None:
+        ...     logging.getLogger("shop").warning("no prices for %s", "May")
+        >>> async def main() -> None:
+        ...     handle = await build.aenqueue()
+        ...     await Worker(app).run(until_empty=True)
+        ...     print([(line.level, line.message) for line in await handle.alogs()])
+        ...     await app.aclose()
+        >>> asyncio.run(main())
+        [('warning', 'no prices for May')]
+        """
+        return (await self._app.client().jobs.log(self.id, after)).lines
+
+    logs = plain(alogs)
 
     @checks_options
     async def aresult(self, timeout: NonNegativeSpan | None = None) -> R:

@@ -37,6 +37,7 @@ from ojster.handlers.injection import needs_of
 from ojster.handlers.job_class import Runs, RunsAsync
 from ojster.handlers.job_handle import HandleOwner, JobHandle, T_co
 from ojster.handlers.job_options import JobOptions, JobOptionsDict, with_changes
+from ojster.jobs.job_logs import LogLevel
 from ojster.jobs.names import DEFAULT_QUEUE
 from ojster.jobs.options_wire import read_options
 from ojster.jobs.versions import HandledVersions
@@ -105,6 +106,7 @@ class JobType(Generic[P, R]):
         self.function = function
         self.process = process
         self.handled: HandledVersions | None = None
+        self.keep_logs: LogLevel | None = None
         self.is_async = inspect.iscoroutinefunction(function)
         self.signature, self.needs = needs_of(function, inspect.signature(function))
         self._arguments = HandlerSignature(type, self.signature)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ojster.core.access import CANCEL, ENQUEUE, INSPECT
+from ojster.core.access import CANCEL, DEQUEUE, ENQUEUE, INSPECT
 from ojster.core.calls import Call, Calls, Deletion, Handled, Listing
 from ojster.core.errors import OjsterError
 from ojster.core.job import Job
@@ -16,6 +16,8 @@ from ojster.jobs.answer_wire import (
     DeletedJobAnswer,
     EncodedRevivedAnswer,
     JobResultsAnswer,
+    KeptLinesAnswer,
+    LogAnswer,
     RetriedAnswer,
     RevivedAnswer,
 )
@@ -26,6 +28,7 @@ from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.history import Entry, Lineage
 from ojster.jobs.history_wire import ExplanationAnswer, LineageAnswer, PurgedHistoryAnswer
 from ojster.jobs.interventions import Adjusted, Adjustment, DeadLetterRetry
+from ojster.jobs.job_logs import JobLog, NewLines
 from ojster.jobs.job_type_wire import DeletedJobTypeAnswer, JobTypeAnswer, JobTypeBody, JobTypesAnswer
 from ojster.jobs.job_types import JobTypeDefaults
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
@@ -34,7 +37,7 @@ from ojster.jobs.queries import JobPage, Page
 from ojster.jobs.schema_wire import DeletedSchemaAnswer, SchemaAnswer, SchemasAnswer
 from ojster.jobs.schemas import Schema
 from ojster.jobs.transitions import ChangedJob
-from ojster.jobs.wire import AdjustmentBody, DeadLetterRetryBody, ResultsBody, SchemaBody
+from ojster.jobs.wire import AdjustmentBody, DeadLetterRetryBody, LogBody, ResultsBody, SchemaBody
 
 _JOBS: Final = "Jobs"
 _HISTORY: Final = "History"
@@ -122,6 +125,14 @@ class JobCalls(Calls):
     @Call("GET", f"{_JOB}/checkpoint", "find_checkpoint", _JOBS, CheckpointAnswer)
     async def find_checkpoint(self, job_id: str) -> Checkpoint:
         """Show the checkpoint of a job."""
+
+    @Call("POST", f"{_JOB}/logs", "keep_log_lines", _JOBS, KeptLinesAnswer, body=LogBody, needs=DEQUEUE, once=True)
+    async def add_to_log(self, item: NewLines) -> int:
+        """Add lines to the log of a job, which keeps the newest 1,000 lines and 256 KiB; return the last number."""
+
+    @Call("GET", f"{_JOB}/logs", "show_log", _JOBS, LogAnswer)
+    async def log(self, job_id: str, after: int = 0) -> JobLog:
+        """Show what the handler of a job has logged, if its type keeps it: the lines after a number, oldest first."""
 
     @Call("POST", "/jobs/results", "show_results", _JOBS, JobResultsAnswer, body=ResultsBody, needs=INSPECT)
     async def results(self, ids: list[str]) -> JobResultsAnswer:

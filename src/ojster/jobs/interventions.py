@@ -374,7 +374,7 @@ def delete_jobs(tx: Transaction, jobs: Sequence[tuple[int, str, str, str]]) -> N
     for _, queue, tenant, state in jobs:
         tx.count(queue, tenant, state, -1)
     seqs = [seq for seq, *_ in jobs]
-    for table in ("jobs", "payloads", "checkpoints", "job_history"):
+    for table in ("jobs", "payloads", "checkpoints", "job_history", "job_logs"):
         tx.execute_many(f"DELETE FROM {table} WHERE seq = ?", [(seq,) for seq in seqs])
     for delete_beside in hooks(tx).deleted:
         delete_beside(tx, seqs)

@@ -19,7 +19,7 @@ from ojster.core.queue_names import names_heard
 from ojster.core.states import FINISHED as FINISHED_STATES
 from ojster.core.tenant import DEFAULT_TENANT, qualify
 from ojster.core.turns import in_turns
-from ojster.jobs import checkpoints, completion, interventions, job_types, progress, queries, schemas
+from ojster.jobs import checkpoints, completion, interventions, job_logs, job_types, progress, queries, schemas
 from ojster.jobs.answer_wire import JobResultsAnswer, RetriedAnswer, show_result
 from ojster.jobs.calls import JobCalls
 from ojster.jobs.checkpoints import Checkpoint, NewCheckpoint
@@ -29,6 +29,7 @@ from ojster.jobs.explanation import Explanation, explain
 from ojster.jobs.extension import Completer, hooks
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.history import Entry, Lineage, purge_history, read_history, trace_lineage
+from ojster.jobs.job_logs import JobLog, NewLines
 from ojster.jobs.messages import Acknowledgement, FailureReport, LeaseReport, Progress, Release, hand_back
 from ojster.jobs.middleware import EnqueueMiddleware, MiddlewareChain
 from ojster.jobs.new_job import NewJob
@@ -267,6 +268,28 @@ class JobService(CapabilityService, JobCalls):
         """
         await self.scope.check_job(job_id)
         return accepted(await self.database.run(checkpoints.clear, job_id))
+
+    async def add_to_log(self, item: NewLines) -> int:
+        """Add lines to the log of a job; return the number of the last one.
+
+        Raises
+        ------
+        NotFound, Conflict
+            The job does not exist, or is in another attempt.
+        """
+        await self.scope.check_job(item.job_id)
+        return accepted(await self.database.run(job_logs.add_lines, self.scope.with_worker(item)))
+
+    async def log(self, job_id: str, after: int = 0) -> JobLog:
+        """Return the lines of a job's log after the line with a number.
+
+        Raises
+        ------
+        NotFound
+            The job does not exist.
+        """
+        await self.scope.check_job(job_id)
+        return accepted(await self.database.read(job_logs.read_log, (job_id, after)))
 
     async def find(self, job_id: str) -> Job:
         """Return a job (INFO), given by its id, or by the beginning of its id.

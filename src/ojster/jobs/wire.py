@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, Self
 
 import msgspec
@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from ojster.core.calls import Arguments
 from ojster.core.errors import InvalidRequest
+from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.core.wire import (
     Atomicity,
     ChangesBody,
@@ -25,6 +26,7 @@ from ojster.core.wire import (
     idle_in,
 )
 from ojster.jobs.interventions import DeadLetterRetry
+from ojster.jobs.job_logs import MAX_LOG_LINES, LogLevel, NewLine
 from ojster.jobs.names import MAX_TYPE_LENGTH, TYPE_PATTERN
 from ojster.jobs.options_wire import OptionsBody
 
@@ -288,6 +290,41 @@ class CheckpointBody(FromWorker, Struct):
     state: Raw
     worker_id: Identifier | None = None
     attempt: Count | None = None
+
+
+class LogLineBody(Struct):
+    """A line that a handler has logged. Texts of more than 4,096 characters are cut."""
+
+    at: Timestamp
+    level: LogLevel
+    message: str
+    logger: str = ""
+
+
+class LogBody(Arguments):
+    """Lines for the log of a job, oldest first. A worker names itself and its attempt, which must be the last."""
+
+    lines: Annotated[list[LogLineBody], Meta(max_length=MAX_LOG_LINES)]
+    worker_id: Identifier | None = None
+    attempt: Count | None = None
+    dropped: Annotated[Count, Meta(description="Number of lines before them that were not sent.")] = 0
+
+    @classmethod
+    def of(cls, lines: Sequence[NewLine], **more: Any) -> Self:
+        """Return the body for lines."""
+        shown = [LogLineBody(format_timestamp(line.at), line.level, line.message, line.logger) for line in lines]
+        return cls(shown, **more)
+
+    def arguments(self, now: int) -> Mapping[str, Any]:
+        """Return the lines with their times as numbers.
+
+        Raises
+        ------
+        InvalidRequest
+            A time is malformed.
+        """
+        lines = [NewLine(parse_timestamp(line.at), line.level, line.logger, line.message) for line in self.lines]
+        return {**super().arguments(now), "lines": lines}
 
 
 class DeadLetterOverrideBody(Struct):

@@ -24,6 +24,7 @@ from ojster.jobs.extension import DeletedCounts, hooks
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.idempotency import forget_replies
 from ojster.jobs.interventions import delete_jobs
+from ojster.jobs.job_logs import count_expired_lines, forget_lines
 from ojster.jobs.result_retention import prune_results
 from ojster.queues.configuration import QueueRetention, configured_retention
 from ojster.storage.system import RETENTION_POSITION, note, recall
@@ -75,6 +76,8 @@ def forget(tx: Transaction, requests: Sequence[None]) -> list[DeletedCounts]:
         note(tx, RETENTION_POSITION, position)
     queues = sorted(_queues(tx))
     done += _prune_dead_letters(tx, None, queues, tx.settings.retention.most_dead_letters, BATCH - done["rows"])
+    lines = forget_lines(tx, BATCH - done["rows"])
+    done += Counter(rows=lines, log_lines=lines)
     for forget_more in hooks(tx).forget:
         if done["rows"] < BATCH:
             done += forget_more(tx, BATCH - done["rows"])
@@ -92,6 +95,7 @@ def count_forgettable(tx: Transaction, requests: Sequence[None]) -> list[Deleted
     for _, parameters in _usual(tx):
         counts["jobs"] += _count(tx, _USUAL + others, parameters | marks)
     counts["jobs"] += _surplus(tx, *_dead(None, sorted(_queues(tx))), tx.settings.retention.most_dead_letters)
+    counts["log_lines"] += count_expired_lines(tx)
     for count_more in hooks(tx).forgettable:
         counts += count_more(tx)
     return [counts for _ in requests]

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import copy
 import importlib
 import os
 import signal
 import socket
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -26,10 +28,12 @@ from ojster.core.job import Job
 from ojster.core.values import to_json
 from ojster.handlers.held_context import HeldContext
 from ojster.handlers.job_type import JobType
+from ojster.handlers.kept_logs import Offer, collecting
 from ojster.handlers.middleware import through_thread_middleware
 from ojster.handlers.outcomes import Released
 from ojster.handlers.provision import provided
 from ojster.handlers.register import HandlerRegister
+from ojster.jobs.job_logs import LogLevel, NewLine
 from ojster.storage.urls import url_in_environment
 from ojster.worker.failures import class_names, described
 from ojster.worker.recycling import peak_memory
@@ -47,9 +51,22 @@ def main() -> None:
     lives = _Lives()
     while header := stream.read(4):
         request = msgspec.json.decode(stream.read(int.from_bytes(header, "big")), type=_Request)
-        answer = msgspec.json.encode(_run(request, lives) | {"peak": peak_memory()})
-        connection.sendall(len(answer).to_bytes(4, "big") + answer)
+        outcome = _run(request, lives, partial(_send_line, connection))
+        _send(connection, outcome | {"peak": peak_memory()})
     lives.end()
+
+
+_sending = threading.Lock()
+
+
+def _send(connection: socket.socket, answer: dict[str, Any]) -> None:
+    encoded = msgspec.json.encode(answer)
+    with _sending:  # threads of a handler log at the same time
+        connection.sendall(len(encoded).to_bytes(4, "big") + encoded)
+
+
+def _send_line(connection: socket.socket, line: NewLine) -> None:
+    _send(connection, {"line": line})
 
 
 def _fork_guardian(lifeline: int, connection: socket.socket) -> None:
@@ -70,6 +87,7 @@ class _Request(msgspec.Struct):
     args: list[Any]
     job: Job | None
     url: str | None
+    keep_logs: LogLevel | None
 
 
 class _Lives:
@@ -131,13 +149,16 @@ class _Entered(Generic[T]):
             raise raised
 
 
-def _run(request: _Request, lives: _Lives) -> dict[str, Any]:
+def _run(request: _Request, lives: _Lives, send_line: Callable[[NewLine], None]) -> dict[str, Any]:
     try:
         with url_in_environment(request.url):  # modules may read it; handlers, and what they start, do not see it
             handler, app = _handler(request.root or request.module, request.type)
         if request.url is not None and request.url != app.url:
             app.choose_url(request.url)
         lives.begin(app)
+        if request.keep_logs is not None:
+            handler = copy.copy(handler)
+            handler.function = _kept(handler.function, request.keep_logs, send_line)
         result = msgspec.Raw(to_json(_call(handler, app, request, lives)))
     except Released as released:
         return {"release": msgspec.to_builtins(released.release("", "", 0))}
@@ -162,6 +183,16 @@ def _call(handler: JobType[Any, Any], app: HandlerRegister, request: _Request, l
         raise
     needed.leave(None)
     return result
+
+
+def _kept(function: Callable[..., Any], level: LogLevel, offer: Offer) -> Callable[..., Any]:
+    """Return a handler that offers what it logs."""
+
+    def logged(*args: Any, **needed: Any) -> Any:
+        with collecting(level, offer):
+            return function(*args, **needed)
+
+    return logged
 
 
 def _handler(module_name: str, type: str) -> tuple[JobType[Any, Any], HandlerRegister]:

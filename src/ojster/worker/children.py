@@ -17,8 +17,10 @@ import msgspec
 from ojster.core.declared_options import CheckedOptions, PositiveCount
 from ojster.core.job import Job
 from ojster.handlers.job_type import JobType
+from ojster.handlers.kept_logs import LogReports
 from ojster.handlers.outcomes import Released
 from ojster.jobs.failure import Failure
+from ojster.jobs.job_logs import NewLine
 from ojster.jobs.messages import Release
 from ojster.storage.database import without_urls
 from ojster.storage.open import MEMORY
@@ -103,8 +105,10 @@ class _Child:
         finally:
             self.kill()
 
-    async def call(self, handler: JobType[Any, Any], args: list[Any], job: Job | None, root: str | None) -> Any:
-        """Run a handler in the child and return its result."""
+    async def call(
+        self, handler: JobType[Any, Any], args: list[Any], job: Job | None, root: str | None, log: LogReports | None
+    ) -> Any:
+        """Run a handler in the child and return its result; ``log`` gets its lines while it runs."""
         assert self.writer is not None
         request = msgspec.json.encode(
             {
@@ -114,12 +118,18 @@ class _Child:
                 "args": args,
                 "job": job,
                 "url": _url_of(handler),
+                "keep_logs": None if log is None else log.level,
             }
         )
         self.writer.write(len(request).to_bytes(_HEADER, "big") + request)
         await self.writer.drain()
-        size = int.from_bytes(await self.reader.readexactly(_HEADER), "big")
-        answer = msgspec.json.decode(await self.reader.readexactly(size))
+        while True:
+            size = int.from_bytes(await self.reader.readexactly(_HEADER), "big")
+            answer = msgspec.json.decode(await self.reader.readexactly(size))
+            if "line" not in answer:
+                break
+            if log is not None:
+                log.offer(msgspec.convert(answer["line"], NewLine))
         self.jobs += 1
         self.peak = answer["peak"]
         if "failure" in answer:
@@ -174,7 +184,9 @@ class ChildPool:
         self._farewells: set[asyncio.Task[None]] = set()
         self._modules: dict[Any, str | None] = {}
 
-    async def run(self, handler: JobType[Any, Any], args: list[Any], job: Job | None = None) -> Any:
+    async def run(
+        self, handler: JobType[Any, Any], args: list[Any], job: Job | None = None, log: LogReports | None = None
+    ) -> Any:
         """Run a handler in a child. Cancelling this call kills the child.
 
         Parameters
@@ -183,6 +195,8 @@ class ChildPool:
             The arguments of the job.
         job:
             The job, if the handler or a middleware wants it.
+        log:
+            What gets the lines that the handler logs; ``None``, the default: they are not kept.
 
         Raises
         ------
@@ -193,7 +207,7 @@ class ChildPool:
         """
         child = await self._take()
         try:
-            result = await child.call(handler, args, job, self._root_of(handler))
+            result = await child.call(handler, args, job, self._root_of(handler), log)
         except (asyncio.IncompleteReadError, ConnectionError):
             child.kill()
             status = await child.process.wait()

@@ -22,6 +22,7 @@ from ojster.handlers import middleware, tracing
 from ojster.handlers.context import JobContext, enter_job
 from ojster.handlers.flow_keeping import KeptFlows
 from ojster.handlers.job_type import JobType
+from ojster.handlers.kept_logs import LogReports
 from ojster.handlers.outcomes import MAX_RESULT_BYTES, Released, Reported
 from ojster.handlers.provision import Provision, Threads, provided, threads_for, use_threads
 from ojster.handlers.raised import Raised, caught, value_of
@@ -243,6 +244,9 @@ class Executor:
             raise UnknownJobType(f"This worker has no handler for {context.job.type!r}; it has {known}.")
         context.kept_flows = self._kept_flows
         enter_job(context)
+        if handler is not None and handler.keep_logs is not None:
+            keep, loop = context.client.jobs.add_to_log, asyncio.get_running_loop()
+            context.kept_log = LogReports(handler.keep_logs, context.holder, keep, loop)
         await context.restore_parent_results()
         args = await _args_of(context)
         if self._app.codecs:
@@ -266,7 +270,7 @@ class Executor:
     async def _invoke(self, handler: JobType[Any, Any], args: list[Any], context: JobContext) -> Any:
         if handler.process and self._children is not None:
             wants_job = handler.needs is not None or bool(self._app.thread_middleware)
-            return await self._children.run(handler, args, context.job if wants_job else None)
+            return await self._children.run(handler, args, context.job if wants_job else None, context.kept_log)
         values = handler.types.convert(args)
         if handler.takes_context:
             values = (context, *values)

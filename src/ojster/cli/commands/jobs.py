@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 
 import click
@@ -25,10 +26,12 @@ from ojster.jobs.bulk import Action
 from ojster.jobs.failure import pattern_of
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.history_wire import show_entry
+from ojster.jobs.job_logs import LogLine
 from ojster.jobs.options import PRIORITIES
 from ojster.jobs.options_wire import OptionsBody
 from ojster.jobs.policy_wire import RetryPolicyBody
 from ojster.jobs.queries import Page
+from ojster.worker.job_log import escaped
 
 STATES: Final = [state.value for state in JobState]
 
@@ -315,6 +318,45 @@ def show_notes(job_id: str, url: str, as_json: bool) -> None:
         return
     rows = [(ago(parse_timestamp(note.at)), bytes(note.note).decode()) for note in notes]
     print_table(("when", "note"), rows, "There are no notes.")
+
+
+@jobs.command("logs", epilog=examples("ojster jobs logs 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f --follow"))
+@click.argument("job_id")
+@with_url
+@click.option("--follow", "-f", is_flag=True, help="Print further lines until the job has finished.")
+@with_json
+def show_log(job_id: str, url: str, follow: bool, as_json: bool) -> None:
+    """Show what the handler of a job has logged, if its type keeps it (keep_logs), oldest line first.
+
+    With --json, each line is an object on a line of its own.
+    """
+    job_id = full_id(url, job_id)
+
+    async def show(client: Client) -> int:
+        after = 0
+        while True:
+            log = await client.jobs.log(job_id, after)
+            if log.dropped and not as_json:
+                click.echo(f"{log.dropped} lines are not kept.", err=True)
+            for line in log.lines:
+                click.echo(msgspec.json.encode(line).decode() if as_json else _shown_line(line))
+            after = log.lines[-1].number if log.lines else after
+            if log.is_complete or not follow:
+                return after
+            await asyncio.sleep(FOLLOW_SECONDS)
+
+    if not ask(url, show) and not as_json:
+        click.echo("There are no lines. They are kept for handlers with @app.job(keep_logs='info').", err=True)
+
+
+def _shown_line(line: LogLine) -> str:
+    lines = [escaped(part) for part in line.message.splitlines()]
+    text = "\n".join(lines)
+    return f"{line.at} attempt {line.attempt} {line.level.upper()} {escaped(line.logger)} {text}"
+
+
+FOLLOW_SECONDS: Final = 1.0
+"""Interval at which ``--follow`` asks for further lines, in seconds."""
 
 
 @jobs.command(

@@ -232,6 +232,23 @@ CREATE TABLE job_history (
 CREATE INDEX job_history_seq
     ON job_history (seq, id);
 
+-- What handlers have logged, if their job types ask for it (jobs/job_logs.py).
+CREATE TABLE job_logs (
+    seq     INTEGER NOT NULL, -- of the job
+    number  INTEGER NOT NULL, -- of the line, from 1
+    attempt INTEGER NOT NULL,
+    at      INTEGER NOT NULL,
+    level   TEXT    NOT NULL,
+    logger  TEXT    NOT NULL,
+    message TEXT    NOT NULL,
+    upto    INTEGER NOT NULL, -- bytes of the job's lines up to this one
+    PRIMARY KEY (seq, number)
+) STRICT, WITHOUT ROWID;
+
+-- Old lines, for retention.
+CREATE INDEX job_logs_at
+    ON job_logs (at);
+
 -- Attempts of steps that the server has ended while their worker may still run them. Their workflow goes on when the
 -- worker confirms the end, or the lease is over: until then, nothing may take their place (jobs/ending_attempts.py).
 CREATE TABLE ending_attempts (
