@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -513,6 +514,7 @@ async def test_what_has_changed_since_it_was_read_is_read_again(file_url: str) -
     app = App(file_url)
     seen: list[int] = []
     with closing(apsw.Connection(file_url.removeprefix("sqlite:///"))) as other:
+        other.set_busy_timeout(10_000)  # the worker writes at the same time
         other.execute("CREATE TABLE account (balance)")
         other.execute("INSERT INTO account VALUES (100)")
 
@@ -577,3 +579,45 @@ async def test_a_flow_sees_its_cancellation_after_each_step_in_a_transaction(ben
     await bench.start(pay.s())
     assert (await bench.finish()).state == "cancelled"
     assert ledger.rows() == ["a", "b"]
+
+
+async def test_a_step_that_ends_after_its_timeout_writes_nothing(bench: FlowBench, ledger: Ledger) -> None:
+    async def write_late(connection: Any) -> None:
+        await ledger.ainsert(connection, "late")
+        end = time.monotonic() + 0.02
+        while time.monotonic() < end:  # the timer of the worker is due, and has had no chance to run
+            pass
+
+    @bench.app.flow("pay")
+    async def pay(flow: Flow) -> str:
+        try:
+            async with asyncio.timeout(0.01):
+                await flow.step("charge", write_late, in_transaction=True)
+        except TimeoutError:
+            return "late"
+        return "written"
+
+    await bench.start(pay.s())
+    told = result_in(await bench.finish())
+    assert (told, ledger.rows()) in (("late", []), ("written", ["late"]))
+
+
+async def test_what_ends_while_a_step_commits_comes_after_it(bench: FlowBench, ledger: Ledger) -> None:
+    @bench.app.flow("pay")
+    async def pay(flow: Flow) -> str:
+        message = asyncio.create_task(flow.receive("go", str))
+        step = asyncio.create_task(flow.step("charge", ledger.insert, "a", in_transaction=True))
+        await asyncio.wait({message, step}, return_when=asyncio.FIRST_COMPLETED)
+        return "written" if step.done() else "given up"
+
+    admit = bench.service.flows.admit
+
+    async def admit_late(turn: Any) -> Any:
+        await bench.send("go", "now")
+        return await admit(turn)
+
+    bench.service.flows.admit = admit_late  # type: ignore[method-assign]
+    bench.when = lambda number: "before" if number == 2 else NEVER  # when it says that it waits for the message no more
+    await bench.start(pay.s())
+    assert result_in(await bench.finish()) == "written"
+    assert bench.attempts["pay"] == 2

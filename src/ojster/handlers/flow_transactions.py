@@ -35,7 +35,7 @@ from ojster.handlers.outcomes import MAX_RESULT_BYTES
 from ojster.handlers.raised import Raised, original
 from ojster.jobs.extension import install
 from ojster.storage.transaction import Transaction
-from ojster.workflows.flow import FlowRecord, NewRecord, Turn
+from ojster.workflows.flow import FlowRecord, NewRecord, Seen, Turn
 from ojster.workflows.run.flow_turns import take_turns
 
 ATTEMPTS: Final = 5
@@ -90,10 +90,24 @@ class StepCommits(FlowEvents):
 
     def hold(self, record: NewRecord) -> bool:
         """Give the function no event until ``release``; return whether it still waits for the step."""
+        self._pump()  # what is due already comes before the end of the step, such as a timeout
         if (task := self._steps.get(record.key)) is None or self.is_closed:
             return False
         self._calls.running.add(task)
         return True
+
+    def end_of(self, record: NewRecord) -> Seen | None:
+        """Return when a held step ends, with its place before whatever comes now; ``None``: nothing else can come.
+
+        Otherwise an end that becomes known meanwhile, or a timer, would come first, and the function could give up what
+        is written.
+        """
+        timer = self.loop.next_timer
+        if timer is None and len(self._waiting) == 1:
+            return None
+        self._past.place += 1
+        at = self._now if timer is None else min(self._now, timer - 1)
+        return Seen(record.key, self._past.place, max(at, record.asked_at))
 
     def release(self, record: NewRecord) -> None:
         """Give the function events again."""
@@ -143,6 +157,7 @@ class StepInTransaction:
         self._loop: asyncio.AbstractEventLoop
         self._began: object = None
         self._ends: Sequence[FlowRecord] = ()
+        self._seen: tuple[Seen, ...] = ()
         self._phase: Literal["opens", "runs", "commits"] = "opens"
 
     def _call(self, connection: Any) -> Any:
@@ -166,7 +181,10 @@ class StepInTransaction:
             self._phase = "opens"
             try:
                 new = await self._once()
-                return Recorded(as_record(new, new.result), ends=self._ends)
+                record = as_record(new, new.result)
+                for end in self._seen:
+                    record = structs.replace(record, place=end.place, seen_at=end.at)
+                return Recorded(record, ends=self._ends)
             except BaseException as raised:
                 error = original(raised)
                 if attempt == ATTEMPTS or not _collides(error):
@@ -290,10 +308,14 @@ class StepInTransaction:
         if not self._execution.hold(self._asked):
             raise _NobodyWaits
         self._phase = "commits"
-        new = structs.replace(new, ended_at=self._execution.now_after(new))
+        end = self._execution.end_of(new)
+        new = structs.replace(new, ended_at=self._execution.now_after(new) if end is None else end.at)
+        self._seen = () if end is None else (end,)
         context = self._execution.context
         job = context.job
-        turn = Turn(job.id, context.worker_id, job.attempt, job.started_at, (new,), ended=self._execution.last_end)
+        turn = Turn(
+            job.id, context.worker_id, job.attempt, job.started_at, (new,), self._seen, ended=self._execution.last_end
+        )
         return await context.client.flows.admit(turn)
 
 
