@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -21,9 +22,11 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+from ojster import App
 from ojster.cli import output
 from ojster.cli.main import COMMANDS, cli, main
 from ojster.core.ids import new_id
+from ojster.schedules.cron import Cron
 from ojster.storage.migrations import scripts
 from ojster.storage.postgres.shape import actual_shape, intended_shape
 from ojster.storage.postgres.url import parse_postgres_url
@@ -338,6 +341,29 @@ def test_cron_jobs_that_an_application_no_longer_declares_are_removed(ojster: Oj
     assert ojster.json("cron", "prune", "wares:app", "--yes")["cron_jobs"] == ["old", "older"]
     assert [cron["name"] for cron in ojster.json("cron", "list")["crons"]] == ["kept", "other"]
     assert "declares all" in ojster("cron", "prune", "wares:app", "--yes")
+
+
+def test_a_tenants_cron_jobs_are_removed_by_its_application_alone(ojster: Ojster) -> None:
+    (ojster.folder / "shops.py").write_text(
+        "from ojster import App\n"
+        "def declared(tenant: str | None) -> App:\n"
+        "    app = App(tenant=tenant)\n"
+        "    @app.cron('@daily', name='kept')\n"
+        "    @app.job('report.build')\n"
+        "    def build() -> None: ...\n"
+        "    return app\n"
+        "acme, nobody = declared('acme'), declared(None)\n"
+    )
+    for name in ("kept", "old"):
+        ojster("cron", "add", name, "@daily", "report.build")
+    with App(ojster.url, tenant="acme") as app:
+        for name in ("kept", "older"):
+            cron = Cron(name=name, expression="@daily", template=b'{"type":"report.build","args":[]}')
+            asyncio.run(app.client().schedules.register(cron))
+    assert ojster.json("cron", "prune", "shops:nobody", "--yes")["cron_jobs"] == ["old"]
+    assert ojster.json("cron", "prune", "shops:acme", "--yes")["cron_jobs"] == ["older"]
+    left = [cron["name"] for cron in ojster.json("cron", "list")["crons"]]
+    assert left == ["/tenant/acme/kept", "kept"]
 
 
 def test_cron_jobs_of_workflows_are_added_shown_and_run(ojster: Ojster) -> None:

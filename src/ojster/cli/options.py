@@ -124,17 +124,18 @@ def ask(
     *,
     makes: bool = False,
     settings: Settings = Settings(),  # noqa: B008  (it is frozen)
+    tenant: str | None = None,
 ) -> R:
     """Connect, run ``question`` with the client, disconnect, and return the result.
 
-    A SQLite file that does not exist is created only if ``makes`` is true.
+    A SQLite file that does not exist is created only if ``makes`` is true. ``tenant``: as of ``App``.
     """
     path = Path(url.removeprefix("sqlite:///"))
     if not makes and url.startswith("sqlite:///") and path.name != ":memory:" and not path.exists():
         raise BackendUnavailable(f"There is no database file {path}. {_what_to_do(path.parent)}")
 
     async def run() -> R:
-        app = App(settings=settings)
+        app = App(settings=settings, tenant=tenant)
         app.choose_url(url)
         try:
             return await question(app.client())

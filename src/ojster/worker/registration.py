@@ -12,6 +12,7 @@ import msgspec
 from ojster.client.interface import Client
 from ojster.core.errors import Forbidden, NotFound, OjsterError
 from ojster.core.json_objects import Members
+from ojster.core.tenant import called
 from ojster.handlers.register import HandlerRegister
 from ojster.jobs.names import DEFAULT_QUEUE, check_queue_name
 from ojster.schedules.cron import Cron
@@ -82,9 +83,9 @@ async def _tell_of_leftovers(client: Client, app: HandlerRegister) -> None:
             log.warning(
                 "the cron job %s starts %s, but is not declared here: if nobody wants it, `ojster cron remove %s`, or "
                 "`ojster cron prune` for all like it",
-                cron.name,
+                called(cron.name),
                 cron.starts,
-                cron.name,
+                called(cron.name),
             )
 
 
@@ -92,7 +93,7 @@ async def leftover_crons(client: Client, app: HandlerRegister) -> list[Cron]:
     """Return the cron jobs that start jobs or flows of an application, which does not declare them."""
     declared = {cron.name for cron in app.crons}
     crons = await client.schedules.all()
-    return [cron for cron in crons if cron.name not in declared and cron.job_type in app.handlers]
+    return [cron for cron in crons if called(cron.name) not in declared and cron.job_type in app.handlers]
 
 
 async def _insist(call: Callable[[], Awaitable[object]], what: str) -> None:

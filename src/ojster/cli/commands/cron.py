@@ -19,6 +19,7 @@ from ojster.cli.workflow_file import named_start, read_start
 from ojster.client.interface import Client
 from ojster.core.errors import NotFound
 from ojster.core.job import Job
+from ojster.core.tenant import NOBODY, called, shown_tenant
 from ojster.core.timestamps import format_timestamp, system_clock
 from ojster.schedules.backfill import Backfill, BackfilledRun
 from ojster.schedules.cron import Cron
@@ -253,11 +254,12 @@ def _at(runs: list[BackfilledRun]) -> str:
 def prune_crons(app: str, include: tuple[str, ...], dry_run: bool, yes: bool, url: str, as_json: bool) -> None:
     """Remove the cron jobs that start jobs or flows of APP (MODULE:NAME), and that it does not declare any more.
 
-    Those that somebody has added by hand for its job types are among them. Cron jobs that start steps or definitions
-    belong to no application: see `ojster cron remove`.
+    Those that somebody has added by hand for its job types are among them, those of other tenants are not. Cron jobs
+    that start steps or definitions belong to no application: see `ojster cron remove`.
     """
     loaded = load_app(app, include)
-    leftovers = ask(url, lambda client: leftover_crons(client, loaded))
+    tenant = shown_tenant(loaded.tenant or NOBODY)  # cron jobs of others have the same names, and start the same jobs
+    leftovers = ask(url, lambda client: leftover_crons(client, loaded), tenant=tenant)
     if not leftovers:
         done(
             f"{app} declares all cron jobs that start its jobs and flows.",
@@ -265,7 +267,7 @@ def prune_crons(app: str, include: tuple[str, ...], dry_run: bool, yes: bool, ur
             {"cron_jobs": [], "dry_run": dry_run},
         )
         return
-    names = [cron.name for cron in leftovers]
+    names = [called(cron.name) for cron in leftovers]
     if not dry_run:
         if not yes:
             click.confirm(f"Remove {', '.join(names)}?", abort=True, err=True)
@@ -275,9 +277,9 @@ def prune_crons(app: str, include: tuple[str, ...], dry_run: bool, yes: bool, ur
                 with suppress(NotFound):  # somebody else has removed it
                     await client.schedules.unregister(name)
 
-        ask(url, remove)
+        ask(url, remove, tenant=tenant)
     words = "would be removed" if dry_run else "is removed"
-    lines = "\n".join(f"{cron.name} {words}: {cron.expression} {cron.starts}" for cron in leftovers)
+    lines = "\n".join(f"{called(cron.name)} {words}: {cron.expression} {cron.starts}" for cron in leftovers)
     done(lines, as_json, {"cron_jobs": names, "dry_run": dry_run})
 
 
