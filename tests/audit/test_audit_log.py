@@ -269,8 +269,14 @@ async def test_decisions_about_steps_are_told_in_words(guarded: Http, bench: Ben
     path = f"{BASE}/workflows/{id}"
     await guarded("POST", f"{path}/steps/review/review", {"action": "approve", "notes": "go"}, headers=ada)
     await guarded("POST", f"{path}/resume", {"result": {"ok": False}, "step": "ask"}, headers=ada)
+    pending = await guarded(
+        "POST", f"{BASE}/jobs", {"type": "a", "args": [], "options": {"pending": True}}, headers=ada
+    )
+    job = pending.json()["job"]["id"]
+    await guarded("POST", f"{BASE}/jobs/{job}/activate", headers=ada)
     entries = (await guarded("GET", f"{BASE}/admin/audit", headers=ada)).json()["entries"]
     assert [entry["detail"]["summary"] for entry in entries if "summary" in entry["detail"]] == [
+        f"activated the job {job}",
         f'answered the step ask of the workflow {id}: {{"ok":false}}',
         f"approved the step review of the workflow {id}: go",
     ]

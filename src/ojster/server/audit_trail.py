@@ -40,7 +40,7 @@ audit_log = logging.getLogger("ojster.audit")
 _DECISIONS: Final = {
     "review_step": {"approve": "approved", "reject": "rejected", "": "made a note on"},
     "resume_workflow": {"result": "answered", "error": "declined to answer", "": "resumed"},
-    "activate_job": {"result": "answered", "error": "declined to answer", "": "let run"},
+    "activate_job": {"result": "answered", "error": "declined to answer", "": "activated"},
 }
 """For each operation by which people decide something: the words for what its body says."""
 
