@@ -54,7 +54,8 @@ class LostWorker(msgspec.Struct, frozen=True):
 
 def note_loss(tx: Transaction, worker_id: str, held: Sequence[Job]) -> None:
     """Keep a worker that is about to be deleted, and the jobs that it holds."""
-    ids = [job.id for job in held[:MAX_HELD_IDS]]
+    first = sorted(held, key=lambda job: job.seq)[:MAX_HELD_IDS]
+    ids = [job.id for job in first]
     tx.execute(
         """
         INSERT INTO lost_workers (id, hostname, pid, queues, started_at, last_seen_at, lost_at, held, job_ids)
