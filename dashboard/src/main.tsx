@@ -32,16 +32,16 @@ function App() {
   const [error, setError] = useState<Error | null>(null);
   const [workspace, setWorkspace] = useState<string | null>(null);
   useZone(); // all times are drawn again when another zone is chosen
-  const enter = useCallback((name: string | null): void => {
+  const enter = useCallback((name: string | null, who: Session | null): void => {
     chooseWorkspace(name);
     setWorkspace(name);
     forgetAll();
-    restart();
+    restart(JSON.stringify([who, name]));
   }, []);
   const begin = useCallback(
     (found: Session): void => {
       const [first, second] = found.is_global ? [] : (found.tenants ?? []);
-      enter(second === undefined ? null : (first ?? null)); // a token of several workspaces has to name one
+      enter(second === undefined ? null : (first ?? null), found); // a token of several workspaces has to name one
       setSession(found);
       if (second !== undefined) void readSession().then(setSession);
     },
@@ -64,7 +64,7 @@ function App() {
     onUnknownCaller(() => setSession((known) => known && { ...known, is_known: false }));
   }, [read]);
   const choose = (name: string | null): void => {
-    enter(name);
+    enter(name, session);
     void readSession().then(setSession); // what one may do differs from workspace to workspace
   };
   if (!session) return <div class="login">{error ? <Problem error={error} retry={read} /> : null}</div>;

@@ -74,11 +74,16 @@ async def test_a_server_that_freezes_is_noticed_what_is_old_turns_grey_and_it_is
     await page.get_by_text("No queues yet").wait_for()
 
 
+ALONE = "delete window.SharedWorker"
+"""Gives a page a stream of its own: a test does not see the requests of a shared worker."""
+
+
 async def test_a_heartbeat_that_stays_away_is_noticed_and_what_was_missed_is_read(
     bench: Bench, server: str, page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And then the server does not even answer."""
     monkeypatch.setattr(stream_routes, "PATIENCE", 3_600.0)
+    await page.add_init_script(ALONE)
     await page.clock.install()
     await open_page(page, server, "jobs")
     await is_live(page)
@@ -106,6 +111,7 @@ async def test_a_computer_that_has_slept_connects_again_at_once(bench: Bench, se
             connections.append(request.headers.get("last-event-id")) if "events/changes" in request.url else None
         ),
     )
+    await page.add_init_script(ALONE)
     await page.clock.install()
     await open_page(page, server, "jobs")
     await is_live(page)

@@ -1,5 +1,5 @@
 /**
- * What changes on the server, over one connection for the whole page.
+ * What changes on the server, over one connection for all windows of a browser.
  *
  * It is open only while somebody looks: a hidden page costs the server nothing. When the page is shown again, it goes on
  * after the last event that it has seen, so that nothing is missed. A server that freezes, a computer that has slept and a
@@ -7,6 +7,7 @@
  */
 import { ROOT, workspaceHeader } from "./client";
 import { hear } from "./heard";
+import { openStream } from "./stream";
 
 export type Kind = "job" | "workflow" | "queue" | "worker" | "cron" | "webhook" | "system";
 /**
@@ -41,6 +42,7 @@ const listeners = new Set<Listener>();
 const watchers = new Set<(state: LiveState) => void>();
 let connection: AbortController | null = null;
 let lastId = "";
+let caller = "";
 let state: LiveState = "off";
 let isPaused = false;
 
@@ -70,8 +72,9 @@ export function reconnect(): void {
   update();
 }
 
-/** Forgets the connection and where it was, as after the choice of another workspace. */
-export function restart(): void {
+/** Forgets the connection and where it was, as after a login or the choice of another workspace: who asks, and for what. */
+export function restart(asking: string): void {
+  caller = asking;
   lastId = "";
   reconnect();
 }
@@ -85,8 +88,10 @@ async function follow(signal: AbortSignal): Promise<void> {
     let hasSlept = false;
     try {
       const status = await attempt(signal, async (one, heard) => {
-        const answer = await ask("events/changes", one, lastId ? { "Last-Event-ID": lastId } : {});
-        if (answer.ok && answer.body) {
+        const headers = { ...workspaceHeader(), ...(lastId ? { "Last-Event-ID": lastId } : {}) };
+        const answer = await openStream({ caller, url: addressOf("events/changes").href, headers }, one);
+        if (answer.isJoined && lastId) tellAll({ kinds: {}, queues: [], ids: null, is_lost: true });
+        if (answer.body) {
           await read(answer.body, lastId !== "", () => {
             heard();
             isStreaming = true;
@@ -138,8 +143,9 @@ const ASLEEP = new Error("The computer has slept.");
 
 const sleep = (milliseconds: number): Promise<void> => new Promise((resolve) => window.setTimeout(resolve, milliseconds));
 
-const ask = (path: string, signal: AbortSignal, headers: Record<string, string> = {}): Promise<Response> =>
-  fetch(new URL(`ojs/v1/${path}`, ROOT), { headers: { ...workspaceHeader(), ...headers }, signal });
+const addressOf = (path: string): URL => new URL(`ojs/v1/${path}`, ROOT);
+
+const ask = (path: string, signal: AbortSignal): Promise<Response> => fetch(addressOf(path), { headers: workspaceHeader(), signal });
 
 /**
  * Does something with a connection, which ends when the page no longer wants it, when nothing was heard for too long, or

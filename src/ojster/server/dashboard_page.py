@@ -30,6 +30,8 @@ _PAGE_HEADERS: Final[tuple[Header, ...]] = (
     (b"cache-control", b"no-cache"),
 )
 _FILE_HEADERS: Final[tuple[Header, ...]] = (
+    # A shared worker has the policy of its own file: it calls this server alone.
+    (b"content-security-policy", b"default-src 'none'; connect-src 'self'; frame-ancestors 'none'"),
     (b"cache-control", b"public, max-age=31536000, immutable"),
     (b"vary", b"Accept-Encoding"),
 )
