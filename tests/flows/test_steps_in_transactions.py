@@ -616,7 +616,7 @@ async def test_what_ends_while_a_step_commits_comes_after_it(bench: FlowBench, l
         await bench.send("go", "now")
         return await admit(turn)
 
-    bench.service.flows.admit = admit_late  # type: ignore[method-assign]
+    bench.service.flows.admit = admit_late  # type: ignore[assignment]
     bench.when = lambda number: "before" if number == 2 else NEVER  # when it says that it waits for the message no more
     await bench.start(pay.s())
     assert result_in(await bench.finish()) == "written"
