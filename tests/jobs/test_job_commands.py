@@ -20,8 +20,9 @@ from ojster.core.job import Job
 from ojster.core.json_objects import Members
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.failure import Failure
-from ojster.jobs.job_logs import NewLine, NewLines
+from ojster.jobs.job_logs import JobLog, NewLine, NewLines
 from ojster.jobs.messages import Acknowledgement, FailureReport
+from ojster.jobs.service import JobService
 from tests.conftest import request
 from tests.waiting import LONG_WAIT
 
@@ -270,17 +271,37 @@ def test_notes_on_a_job_are_printed(ojster: Commands) -> None:
     assert '{"page":7}' in ojster("jobs", "info", id)
 
 
-def test_the_log_of_a_job_is_printed_and_followed_to_its_end(ojster: Commands) -> None:
+def test_the_log_of_a_job_is_printed_with_what_is_missing(ojster: Commands) -> None:
     id = ojster.push()
     assert "There are no lines." in ojster("jobs", "logs", id)
     ojster.claim()
     lines = [NewLine(0, "warning", "shop", "no price\nof \x1b[31m7")]
     ojster.ask(lambda client: client.jobs.add_to_log(NewLines(id, lines, dropped=2)))
     ojster.ask(lambda client: client.jobs.cancel(id))
-    printed = ojster("jobs", "logs", id, "--follow")
+    printed = ojster("jobs", "logs", id)
     assert "2 lines are not kept." in printed
     assert "1970-01-01T00:00:00.000000Z attempt 1 WARNING shop no price\nof \\x1b[31m7\n" in printed
     assert ojster.json("jobs", "logs", id)["message"] == "no price\nof \x1b[31m7"
+
+
+def test_the_log_of_a_job_is_followed_until_it_has_finished(ojster: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    id = ojster.push()
+    read = JobService.log
+    asked: list[int] = []
+
+    async def log(self: JobService, job_id: str, after: int = 0) -> JobLog:
+        if len(asked) == 1:
+            await self.add_to_log(NewLines(id, [NewLine(0, "info", "shop", "last")]))
+            await self.cancel(id)
+        asked.append(after)
+        return await read(self, job_id, after)
+
+    monkeypatch.setattr("ojster.cli.commands.jobs.FOLLOW_SECONDS", 0)
+    monkeypatch.setattr(JobService, "log", log)
+    ojster.ask(lambda client: client.jobs.add_to_log(NewLines(id, [NewLine(0, "info", "shop", "first")])))
+    printed = ojster("jobs", "logs", id, "--follow")
+    assert [line.split()[-1] for line in printed.splitlines()] == ["first", "last"]
+    assert asked == [0, 1]
 
 
 def test_only_a_finished_job_is_retried(ojster: Commands) -> None:

@@ -303,6 +303,12 @@ SCENES: Final[dict[str, Scene]] = {
         ("POST", "/workers/progress", {"job_id": JOB, "progress": 0.5}), PROGRESS | {"job_id": OTHER}, ACTIVE, _RUNNING
     ),
     "CheckpointBody": Scene(("PUT", f"/jobs/{JOB}/checkpoint", {"state": 1}), _HOLDER | {"state": 2}, ACTIVE, _RUNNING),
+    "LogBody": Scene(
+        ("POST", f"/jobs/{JOB}/logs", {"lines": []}),
+        _HOLDER | {"lines": [{"at": "2026-03-15T09:30:00Z", "level": "info", "message": "a"}], "dropped": 2},
+        ACTIVE,
+        (("GET", f"/jobs/{JOB}/logs"),),
+    ),
     "SchemaBody": Scene(
         ("POST", "/schemas", {"job_type": "a", "version": 1, "schema": {"type": "array"}}),
         {
@@ -781,6 +787,7 @@ TRIED_ELSEWHERE: Final = {
     "FlowPosition": "flows/test_flow_views.py",
     "FlowWait": "flows/test_flow_views.py",
     "Seen": "flows/test_flows.py",
+    "LogLineBody": "jobs/test_logs.py",
 }
 """Types of objects inside requests whose members another test tries, or another scene."""
 

@@ -264,9 +264,7 @@ SHOWN: Final[dict[str, ShownBy]] = {
     "completion shell": ShownBy("cli/test_completion.py", "test_an_unknown_shell_is_refused"),
     "completion install": ShownBy("cli/test_completion.py", "test_it_is_installed_where_the_shell_looks"),
     "flows stream numbers": ShownBy("flows/test_streams.py", _SHELL),
-    "jobs logs follow": ShownBy(
-        "jobs/test_job_commands.py", "test_the_log_of_a_job_is_printed_and_followed_to_its_end"
-    ),
+    "jobs logs follow": ShownBy("jobs/test_job_commands.py", "test_the_log_of_a_job_is_followed_until_it_has_finished"),
     "top interval": ShownBy("cli/test_top.py", _FOLLOWS),
     "top once": ShownBy("cli/test_top.py", "test_it_looks_once_if_it_is_told_to"),
     "workflows draw svg": ShownBy("workflows/test_workflow_commands.py", _STEERED),

@@ -119,6 +119,7 @@ ELSEWHERE: Final[dict[str, str]] = {
     "RunMessages.stream": "flows/test_streams.py",
     "Run.aresult": "workflows/test_workflows_in_python.py",
     "JobHandle.aresult": "client/test_app.py",
+    "JobHandle.alogs": "worker/test_kept_logs.py",
     "Run.draw": "workflows/test_workflows_in_python.py",
     "Graph.add": "workflows/test_workflows_in_python.py",
     "JobContext.progress": "worker/handlers.py",

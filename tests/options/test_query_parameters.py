@@ -174,6 +174,7 @@ SCENES: Final[dict[str, Scene]] = {
 
 ELSEWHERE: Final[dict[str, str]] = {
     "GET /jobs/{id}": "server/test_endpoints.py",
+    "GET /jobs/{id}/logs": "jobs/test_logs.py",
     "GET /jobs/{id}/result": "jobs/test_results_over_http.py",
     "GET /admin/tenants/{id}/jobs": "tenancy/test_tenants_over_http.py",
     "GET /session/login": "server/test_oidc_login.py",

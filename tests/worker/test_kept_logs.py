@@ -101,6 +101,7 @@ async def test_each_job_keeps_its_own_lines_and_those_of_other_types_nothing(app
     await Worker(app).run(until_empty=True)
     for name, handle in zip("ab", handles, strict=True):
         assert [text for _, _, text in await said(handle)] == [f"{name} begins", f"{name} ends"]
+        assert [line.message for line in await handle.alogs(after=1)] == [f"{name} ends"]
     assert await said(other) == []
 
 
