@@ -408,6 +408,29 @@ async def test_facets_that_are_lower_bounds_say_so_and_count_what_the_list_has(
     assert [text.split() for text in await types.all_inner_texts()] == [["new", "3"]]
 
 
+async def test_the_next_runs_of_a_schedule_are_in_its_zone_and_in_the_viewers(
+    bench: Bench, server: str, page: Page
+) -> None:
+    template = b'{"type":"report.build","args":[]}'
+    await bench.service.schedules.register(
+        Cron(name="nightly", expression="30 4 * * *", timezone="Asia/Tokyo", template=template)
+    )
+    made = await bench.service.schedules.trigger("nightly")
+    await bench.ack(await bench.fetch_one())
+    await open_page(page, server, "schedules")
+    await page.get_by_role("button", name="Show the runs of nightly").click()
+    dialog = page.get_by_role("dialog", name="Runs of nightly")
+    upcoming = dialog.get_by_role("table", name="Next runs")
+    await upcoming.get_by_text("In Asia/Tokyo").wait_for()
+    assert await upcoming.get_by_text("4:30 AM GMT+9").count() == 10
+    assert await upcoming.get_by_text("7:30:00 PM").count() == 10
+    last = dialog.get_by_role("table", name="Last runs")
+    await last.get_by_text("completed").wait_for()
+    assert await faults(page) == []
+    await last.get_by_role("link").click()
+    await page.wait_for_url(f"**/jobs/{made.id}")
+
+
 async def test_a_schedule_of_workflows_says_what_it_starts_and_leads_to_its_runs(
     bench: Bench, server: str, page: Page
 ) -> None:

@@ -3,8 +3,8 @@ import { Link } from "wouter-preact";
 import { accepted, client, ofTenant, type Schemas } from "../api/client";
 import { useIsGlobal, useMay } from "../api/session";
 import { useData } from "../api/use";
-import { NewDialog, useDialogs } from "../ui/dialogs";
-import { exact, many, number, Time } from "../ui/format";
+import { Dialog, NewDialog, useDialogs } from "../ui/dialogs";
+import { duration, exact, exactIn, many, number, Time } from "../ui/format";
 import { Button, Card, Empty, Page, Shown, Table } from "../ui/parts";
 import { colourOf, State } from "../ui/states";
 
@@ -43,6 +43,7 @@ function Crons({ crons, reload }: { crons: Cron[]; reload: () => void }) {
   const may = useMay();
   const { act } = useDialogs();
   const [edited, setEdited] = useState<Cron | null>(null);
+  const [opened, setOpened] = useState<Cron | null>(null);
   const path = (cron: Cron) => ({ params: { path: { name: cron.name } }, ...ofTenant(cron.tenant_id) });
   const switchIt = async (cron: Cron): Promise<void> => {
     const set = (enabled: boolean): Promise<unknown> =>
@@ -80,6 +81,7 @@ function Crons({ crons, reload }: { crons: Cron[]; reload: () => void }) {
   };
   return (
     <>
+      {opened && <Runs cron={opened} close={() => setOpened(null)} />}
       {edited && <CronForm known={edited} close={() => setEdited(null)} saved={reload} />}
       <Table<Cron>
         label="Schedules"
@@ -120,6 +122,9 @@ function Crons({ crons, reload }: { crons: Cron[]; reload: () => void }) {
             className: "num nowrap",
             cell: (cron) => (
               <>
+                <Button isSmall onClick={() => setOpened(cron)} aria-label={`Show the runs of ${cron.name}`}>
+                  Runs
+                </Button>{" "}
                 {may("enqueue") && (
                   <Button isSmall onClick={() => void run(cron)} aria-label={`Run now: ${cron.name}`}>
                     Run now
@@ -145,20 +150,93 @@ function Crons({ crons, reload }: { crons: Cron[]; reload: () => void }) {
   );
 }
 
+interface Run {
+  id: string;
+  state: string;
+  created_at: string;
+  started_at?: string | null;
+  completed_at?: string | null;
+  discarded_at?: string | null;
+  cancelled_at?: string | null;
+}
+
+/** The last jobs or workflows of a schedule, the newest first. */
+function useRuns(cron: Cron) {
+  const query = { params: { query: { cron_name: cron.name, limit: "12" } }, ...ofTenant(cron.tenant_id) };
+  const noun = cron.workflow ? "workflow" : "job";
+  return useData<Run[]>(
+    `runs ${cron.tenant_id} ${cron.name} ${noun}`,
+    () =>
+      cron.workflow
+        ? accepted(client.GET("/ojs/v1/workflows", query)).then((page) => page.workflows as Run[])
+        : accepted(client.GET("/ojs/v1/jobs", query)).then((page) => page.jobs as Run[]),
+    { kinds: ["cron", noun] },
+  );
+}
+
+/** The next ten runs of a schedule, in its own zone and in the viewer's, and the last ones. */
+function Runs({ cron, close }: { cron: Cron; close: () => void }) {
+  const runs = useRuns(cron);
+  const query = { expression: cron.expression, timezone: cron.timezone, count: "10" };
+  const next = useData(`next runs ${cron.expression} ${cron.timezone}`, () =>
+    accepted(client.GET("/ojs/v1/cron-preview", { params: { query } })),
+  );
+  const noun = cron.workflow ? "workflow" : "job";
+  return (
+    <Dialog label={`Runs of ${cron.name}`} close={close}>
+      <div class="inside">
+        <h2>Runs of {cron.name}</h2>
+        <h3>Next</h3>
+        {!cron.enabled && <p>It is paused. It would run at these times.</p>}
+        <Shown of={next} rows={3}>
+          {(data) => (
+            <Table<string>
+              label="Next runs"
+              rows={data.runs}
+              keyOf={(at) => at}
+              empty={<Empty title="It never runs again" />}
+              columns={[
+                { label: `In ${cron.timezone}`, className: "grow", cell: (at) => exactIn(at, cron.timezone) },
+                { label: "For you", className: "num", cell: (at) => exact(at) },
+              ]}
+            />
+          )}
+        </Shown>
+        <h3>Last</h3>
+        <Shown of={runs} rows={3}>
+          {(rows) => (
+            <Table<Run>
+              label="Last runs"
+              rows={rows}
+              keyOf={(run) => run.id}
+              empty={<Empty title="None that are kept">Finished {noun}s are deleted after their retention.</Empty>}
+              columns={[
+                { label: "Made", className: "grow", cell: (run) => <Link href={`/${noun}s/${run.id}`}>{exact(run.created_at)}</Link> },
+                { label: "State", cell: (run) => <State state={run.state} /> },
+                { label: "Ran", className: "num", cell: ran },
+              ]}
+            />
+          )}
+        </Shown>
+        <div class="buttons">
+          <Button onClick={close}>Close</Button>
+        </div>
+      </div>
+    </Dialog>
+  );
+}
+
+function ran(run: Run): string {
+  const end = run.completed_at ?? run.discarded_at ?? run.cancelled_at;
+  return run.started_at && end ? duration(Date.parse(end) - Date.parse(run.started_at)) : "–";
+}
+
 /** The outcomes of the last jobs or workflows of a schedule, the oldest first. */
 function Strip({ cron }: { cron: Cron }) {
   const owner = ofTenant(cron.tenant_id);
   const isGlobal = useIsGlobal();
-  const query = { params: { query: { cron_name: cron.name, limit: "12" } }, ...owner };
   const noun = cron.workflow ? "workflow" : "job";
-  const runs = useData<{ id: string; state: string }[]>(
-    `strip ${cron.tenant_id} ${cron.name} ${noun}`,
-    () =>
-      cron.workflow
-        ? accepted(client.GET("/ojs/v1/workflows", query)).then((page) => page.workflows)
-        : accepted(client.GET("/ojs/v1/jobs", query)).then((page) => page.jobs),
-    { kinds: ["cron", noun] },
-  );
+  const runs = useRuns(cron);
   const states = (runs.data ?? []).map((run) => [run.id, run.state] as const).reverse();
   if (!states.length) return <span class="quiet">none</span>;
   const label = `The last ${many(states.length, noun)}: ${states.map(([, state]) => state).join(", ")}`;

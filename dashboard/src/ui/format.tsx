@@ -47,6 +47,14 @@ const short = new Intl.NumberFormat(undefined, { notation: "compact", maximumFra
 const share = new Intl.NumberFormat(undefined, { style: "percent" });
 const moment = dates({ dateStyle: "medium", timeStyle: "medium" });
 
+/** A time in a zone of its own, such as that of a schedule, with the name of the zone. */
+export const exactIn = (at: string, timeZone: string): string =>
+  new Intl.DateTimeFormat(undefined, {
+    ...{ month: "short", day: "numeric", weekday: "short", hour: "numeric", minute: "2-digit" },
+    timeZoneName: "short",
+    timeZone,
+  } as Intl.DateTimeFormatOptions).format(new Date(at));
+
 /** The time of day with hours, minutes and seconds. */
 export const timeOfDay = dates({ timeStyle: "medium" });
 /** The time of day without seconds. */
