@@ -511,7 +511,7 @@ async def test_the_palette_finds_a_queue_by_keyboard(bench: Bench, server: str, 
     await open_page(page, server)
     await page.keyboard.press("Control+k")
     await page.get_by_role("combobox", name="Find a page").fill("mai")
-    await page.get_by_role("option", name=re.compile("mail")).wait_for()
+    await page.get_by_role("option", name="mail queue").wait_for()
     await page.keyboard.press("Enter")
     await page.get_by_role("heading", level=1, name="mail").wait_for()
     job = await bench.push("find.me")
@@ -519,6 +519,43 @@ async def test_the_palette_finds_a_queue_by_keyboard(bench: Bench, server: str, 
     await page.get_by_role("combobox", name="Find a page").fill(job.id)
     await page.keyboard.press("Enter")
     await page.get_by_role("heading", level=1, name="find.me").wait_for()
+
+
+async def test_the_palette_acts_says_that_nothing_is_there_and_remembers_what_was_opened(
+    bench: Bench, server: str, page: Page
+) -> None:
+    await bench.push(queue="mail")
+    await data.failing(bench, 1)
+    template = msgspec.json.encode({"type": "report.build", "args": []})
+    await bench.service.schedules.register(Cron(name="nightly", expression="0 3 * * *", template=template))
+    await open_page(page, server)
+    field = page.get_by_role("combobox", name="Find a page")
+    await page.keyboard.press("Control+k")
+    await field.fill("no such thing")
+    await page.get_by_role("status").get_by_text("Nothing found for “no such thing”.").wait_for()
+    assert await faults(page) == []
+    await field.fill("mail pause")
+    await page.get_by_role("option", name="Pause the queue mail").wait_for()
+    await page.keyboard.press("Enter")
+    await page.get_by_text("The queue mail is paused. Jobs that run, end.").wait_for()
+    await page.keyboard.press("Control+k")
+    await field.fill("run the schedule")
+    await page.get_by_role("option", name="Run the schedule nightly now").wait_for()
+    await page.keyboard.press("Enter")
+    await page.get_by_role("dialog").get_by_role("button", name="Run it").click()
+    await page.get_by_text("was enqueued.").wait_for()
+    await page.keyboard.press("Control+k")
+    await field.fill("last failure")
+    await page.get_by_role("option", name="Open the last failure").wait_for()
+    await page.keyboard.press("Enter")
+    await page.get_by_role("heading", level=1, name="invoice.import").wait_for()
+    await page.keyboard.press("Control+k")
+    await field.fill("bad")
+    await page.get_by_role("option", name="bad", exact=False).first.wait_for()
+    await page.keyboard.press("Enter")
+    await page.get_by_role("heading", level=1, name="bad").wait_for()
+    await page.keyboard.press("Control+k")
+    await page.get_by_role("option").first.get_by_text("bad").wait_for()
 
 
 async def test_a_container_unfolds_and_a_step_opens_by_keyboard(bench: Bench, server: str, page: Page) -> None:

@@ -3,7 +3,7 @@ import { Link } from "wouter-preact";
 import { accepted, client, ofTenant, type Schemas } from "../api/client";
 import { useIsGlobal, useMay } from "../api/session";
 import { useData } from "../api/use";
-import { Dialog, NewDialog, useDialogs } from "../ui/dialogs";
+import { Dialog, type Dialogs, NewDialog, useDialogs } from "../ui/dialogs";
 import { duration, exact, exactIn, many, number, Time } from "../ui/format";
 import { Button, Card, Empty, Page, Shown, Table } from "../ui/parts";
 import { colourOf, State } from "../ui/states";
@@ -39,12 +39,27 @@ export function SchedulesPage() {
   );
 }
 
+const path = (cron: Cron) => ({ params: { path: { name: cron.name } }, ...ofTenant(cron.tenant_id) });
+
+/** Asks, and starts what a schedule starts. */
+export async function runSchedule({ act }: Dialogs, cron: Cron): Promise<void> {
+  await act(
+    async () => {
+      const made = await accepted(client.POST("/ojs/v1/crons/{name}/trigger", path(cron)));
+      return made.workflow
+        ? `The workflow ${made.workflow.id.slice(-12)} was started.`
+        : `The job ${(made.job?.id ?? "").slice(-12)} was enqueued.`;
+    },
+    { title: `Run ${cron.name} now?`, text: "What it starts runs at once. Its next regular run stays as it is.", action: "Run it" },
+  );
+}
+
 function Crons({ crons, reload }: { crons: Cron[]; reload: () => void }) {
   const may = useMay();
-  const { act } = useDialogs();
+  const dialogs = useDialogs();
+  const { act } = dialogs;
   const [edited, setEdited] = useState<Cron | null>(null);
   const [opened, setOpened] = useState<Cron | null>(null);
-  const path = (cron: Cron) => ({ params: { path: { name: cron.name } }, ...ofTenant(cron.tenant_id) });
   const switchIt = async (cron: Cron): Promise<void> => {
     const set = (enabled: boolean): Promise<unknown> =>
       accepted(client.PATCH("/ojs/v1/crons/{name}", { ...path(cron), body: { enabled } })).then(reload);
@@ -58,15 +73,7 @@ function Crons({ crons, reload }: { crons: Cron[]; reload: () => void }) {
     );
   };
   const run = async (cron: Cron): Promise<void> => {
-    await act(
-      async () => {
-        const made = await accepted(client.POST("/ojs/v1/crons/{name}/trigger", path(cron)));
-        return made.workflow
-          ? `The workflow ${made.workflow.id.slice(-12)} was started.`
-          : `The job ${(made.job?.id ?? "").slice(-12)} was enqueued.`;
-      },
-      { title: `Run ${cron.name} now?`, text: "What it starts runs at once. Its next regular run stays as it is.", action: "Run it" },
-    );
+    await runSchedule(dialogs, cron);
     reload();
   };
   const remove = async (cron: Cron): Promise<void> => {

@@ -1,9 +1,12 @@
-/** Ctrl-K: jump to an id, a queue, a type, a workflow, a page or an action from anywhere. */
+/** Ctrl-K: jump to an id, a queue, a type, a workflow or a page, or do something, from anywhere. */
 import { useEffect, useState } from "preact/hooks";
 import { useLocation } from "wouter-preact";
 import { accepted, client, query } from "../api/client";
 import { useData } from "../api/use";
-import { Dialog } from "./dialogs";
+import { useMay } from "../api/session";
+import { switchQueue } from "../pages/Queues";
+import { runSchedule } from "../pages/Schedules";
+import { Dialog, useDialogs } from "./dialogs";
 import { Icon, type IconName } from "./icons";
 import { chooseTheme } from "./theme";
 
@@ -15,7 +18,31 @@ interface Hit {
   go: () => void;
 }
 
+interface Visited {
+  label: string;
+  kind: string;
+  icon: IconName;
+  path: string;
+}
+
 const MAX_HITS = 12;
+const MAX_RECENT = 5;
+/** Kept for a window alone: the next one who uses the browser does not see them. */
+const RECENT = "ojster-recent";
+
+function recent(): Visited[] {
+  try {
+    return JSON.parse(sessionStorage.getItem(RECENT) ?? "[]") as Visited[];
+  } catch {
+    return [];
+  }
+}
+
+function remember(visited: Visited): void {
+  const others = recent().filter((one) => one.path !== visited.path);
+  sessionStorage.setItem(RECENT, JSON.stringify([visited, ...others].slice(0, MAX_RECENT)));
+}
+
 const ID = /^[0-9a-f]{8}-[0-9a-f-]{27,}$|^wf_/i;
 
 export function Palette(props: { pages: { path: string; label: string; icon: IconName }[]; close: () => void }) {
@@ -27,6 +54,9 @@ export function Palette(props: { pages: { path: string; label: string; icon: Ico
   const workflows = useData("palette-workflows", () =>
     accepted(client.GET("/ojs/v1/workflows", { params: { query: { limit: "50" } } })),
   );
+  const may = useMay();
+  const dialogs = useDialogs();
+  const crons = useData("palette-crons", () => accepted(client.GET("/ojs/v1/crons")));
   const go = (path: string) => (): void => {
     props.close();
     navigate(path);
@@ -39,8 +69,27 @@ export function Palette(props: { pages: { path: string; label: string; icon: Ico
     hits.push({ key: "wf", label: `Workflow ${given}`, kind: "id", icon: "workflows", go: go(`/workflows/${given}`) });
   }
   const add = (label: string, kind: string, icon: IconName, path: string): void => {
-    hits.push({ key: `${kind} ${path}`, label, kind, icon, go: go(path) });
+    const open = (): void => {
+      remember({ label, kind, icon, path });
+      go(path)();
+    };
+    hits.push({ key: `${kind} ${path}`, label, kind, icon, go: open });
   };
+  const addAction = (label: string, icon: IconName, act: () => unknown): void => {
+    const run = (): void => {
+      props.close();
+      void act();
+    };
+    hits.push({ key: label, label, kind: "action", icon, go: run });
+  };
+  const openLastFailure = (): Promise<boolean> =>
+    dialogs.act(async () => {
+      const failures = await accepted(client.GET("/ojs/v1/jobs", { params: { query: { state: "discarded", limit: "1" } } }));
+      const last = failures.jobs[0];
+      if (!last) return "No job has failed.";
+      navigate(`/jobs/${last.id}`);
+    });
+  if (!wanted) for (const one of recent()) add(one.label, one.kind, one.icon, one.path);
   for (const page of props.pages) add(page.label, "page", page.icon, page.path);
   for (const queue of queues.data?.queues ?? []) {
     add(queue.name, "queue", "queues", `/queues/${encodeURIComponent(queue.name)}`);
@@ -51,20 +100,24 @@ export function Palette(props: { pages: { path: string; label: string; icon: Ico
   for (const one of workflows.data?.workflows ?? []) {
     add(one.name ?? one.definition ?? one.id, `workflow, ${one.state}`, "workflows", `/workflows/${one.id}`);
   }
-  for (const theme of ["light", "dark", "system"] as const) {
-    hits.push({
-      key: theme,
-      label: `Colours: ${theme}`,
-      kind: "action",
-      icon: "moon",
-      go: () => {
-        chooseTheme(theme);
-        props.close();
-      },
-    });
+  addAction("Open the last failure", "errors", openLastFailure);
+  for (const queue of may("admin") ? (queues.data?.queues ?? []) : []) {
+    const isPaused = queue.status === "paused";
+    addAction(`${isPaused ? "Resume" : "Pause"} the queue ${queue.name}`, isPaused ? "play" : "pause", () =>
+      switchQueue(dialogs, queue.name, isPaused, queues.reload),
+    );
   }
+  for (const cron of may("enqueue") ? (crons.data?.crons ?? []) : []) {
+    addAction(`Run the schedule ${cron.name} now`, "play", () => runSchedule(dialogs, cron));
+  }
+  for (const theme of ["light", "dark", "system"] as const) {
+    addAction(`Colours: ${theme}`, "moon", () => chooseTheme(theme));
+  }
+  const words = wanted.split(/\s+/);
+  const keys = new Set<string>();
   const found = hits
-    .filter((hit) => hit.kind === "id" || !wanted || hit.label.toLowerCase().includes(wanted))
+    .filter((hit) => hit.kind === "id" || words.every((word) => hit.label.toLowerCase().includes(word)))
+    .filter((hit) => !keys.has(hit.key) && keys.add(hit.key))
     .slice(0, MAX_HITS);
   const place = Math.min(chosen, Math.max(0, found.length - 1));
   useEffect(() => {
@@ -84,8 +137,8 @@ export function Palette(props: { pages: { path: string; label: string; icon: Ico
         aria-expanded="true"
         aria-controls="hits"
         aria-activedescendant={found.length ? `hit-${place}` : undefined}
-        aria-label="Find a page, an id, a queue, a type or a workflow"
-        placeholder="A page, an id, a queue, a type, a workflow …"
+        aria-label="Find a page, an id, a queue, a type, a workflow or an action"
+        placeholder="A page, an id, a queue, a type, a workflow, an action …"
         value={text}
         onInput={(event) => {
           setText(event.currentTarget.value);
@@ -93,7 +146,12 @@ export function Palette(props: { pages: { path: string; label: string; icon: Ico
         }}
         onKeyDown={press}
       />
-      <ul role="listbox" id="hits" aria-label="Found">
+      {!found.length && (
+        <p class="quiet none" role="status">
+          Nothing found for “{text.trim()}”. A job or workflow is found by its whole id, others by a part of their name.
+        </p>
+      )}
+      <ul role="listbox" id="hits" aria-label="Found" hidden={!found.length}>
         {found.map((hit, position) => (
           <li
             key={hit.key}
