@@ -51,7 +51,7 @@ _ALL: Final = (
         "commands.jobs:jobs",
         "List, show, cancel, activate, retry and delete jobs.",
         "jobs",
-        "activate cancel delete explain history info list prioritize retry show",
+        "activate cancel delete explain history info list logs prioritize retry show",
     ),
     CommandPlace(
         "dead-letter",
@@ -97,8 +97,8 @@ _ALL: Final = (
         "commands.workflows:workflows",
         "Start, show, draw, approve, hold, retry and cancel workflows.",
         "workflows",
-        "approve cancel depend draw fork hold info list note properties reject release resume retry show start stats "
-        "status steps terminate",
+        "approve cancel delete depend draw fork hold info list note properties reject release resume retry show start "
+        "stats status steps terminate",
     ),
     CommandPlace(
         "flows",
