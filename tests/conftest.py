@@ -27,7 +27,7 @@ from ojster.core.json_objects import Members
 from ojster.core.settings import ServiceSettings
 from ojster.jobs.extension import install
 from ojster.jobs.job_json import to_json
-from ojster.schedules.due import run_due
+from ojster.schedules.due_work import run_due
 from ojster.server.application import Application
 from ojster.service import Service
 from ojster.storage.call import TransactionFunction

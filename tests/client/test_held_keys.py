@@ -12,7 +12,7 @@ from ojster import App, Conflict, JobType, Unique
 from ojster.core.json_objects import read_members
 from ojster.jobs.messages import Acknowledgement
 from ojster.schedules.cron import Cron
-from ojster.schedules.due import go_on
+from ojster.schedules.due_work import go_on
 from ojster.service import Service
 from ojster.storage.open import open_database
 from ojster.workflows.run.start_quota import WAIT_US

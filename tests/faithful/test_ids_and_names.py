@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from ojster.core.parsing import _with_job_ids
-from ojster.schedules.due import run_due
+from ojster.schedules.due_work import run_due
 from ojster.server.endpoints import routes_of
 from tests.conftest import Bench, Http
 

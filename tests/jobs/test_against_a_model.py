@@ -28,7 +28,7 @@ from ojster.jobs.new_job import read_job
 from ojster.jobs.push import push
 from ojster.jobs.scope import accepted
 from ojster.queues.queues import pause, resume
-from ojster.schedules.due import run_due
+from ojster.schedules.due_work import run_due
 from ojster.storage.database import Database
 from ojster.storage.open import open_database
 from ojster.workflows.run import suspensions

@@ -17,7 +17,7 @@ from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.queries import Page
 from ojster.jobs.scope import Caller
 from ojster.schedules.cron import Cron
-from ojster.schedules.due import run_due
+from ojster.schedules.due_work import run_due
 from ojster.storage.open import open_database
 from tests.conftest import START, Bench, Clock, shown
 from tests.waiting import LONG_WAIT, PATIENCE

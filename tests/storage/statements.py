@@ -31,7 +31,7 @@ from ojster.queues.configuration import Configuration, configure
 from ojster.schedules import retention
 from ojster.schedules.cron import Cron
 from ojster.schedules.cron_expression import OVERLAP_POLICIES
-from ojster.schedules.due import run_due
+from ojster.schedules.due_work import run_due
 from ojster.service import Service
 from ojster.storage.open import open_database
 from ojster.storage.postgres import pipeline

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ojster.jobs.claim_policy import Claim
-from ojster.schedules.due import run_due
+from ojster.schedules.due_work import run_due
 from ojster.service import Service
 from ojster.storage.open import open_database
 from ojster.storage.sqlite.clock import SteadyClock

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from ojster import App, Worker
 from ojster.core.errors import BackendUnavailable
 from ojster.fleet.workers import Heartbeat
-from ojster.schedules.due import run_due
+from ojster.schedules.due_work import run_due
 from ojster.service import Service
 from ojster.storage.open import open_database, wait_for_database
 from ojster.storage.outages import OUTAGE_GRACE_SECONDS, Outages

@@ -18,7 +18,7 @@ from ojster.jobs.claim_policy import Claim
 from ojster.jobs.new_job import read_job
 from ojster.jobs.push import push
 from ojster.schedules.cron import Cron
-from ojster.schedules.due import run_due
+from ojster.schedules.due_work import run_due
 from ojster.schedules.retention import forget
 from ojster.service import Service
 from ojster.storage.database import without_password

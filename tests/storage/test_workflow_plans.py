@@ -15,7 +15,7 @@ from ojster.core.json_objects import read_members
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport
-from ojster.schedules.due import run_due
+from ojster.schedules.due_work import run_due
 from ojster.schedules.retention import forget
 from ojster.service import Service
 from ojster.storage.open import open_database

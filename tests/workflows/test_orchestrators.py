@@ -14,7 +14,7 @@ from ojster.core.job import Job
 from ojster.core.json_objects import read_members
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement
-from ojster.schedules.due import run_due
+from ojster.schedules.due_work import run_due
 from ojster.service import Service
 from ojster.workflows.orchestrator_request import queue_of
 from tests.server.test_connections import serving

@@ -19,7 +19,7 @@ from ojster.core.job import Job
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport
-from ojster.schedules.due import run_due
+from ojster.schedules.due_work import run_due
 from ojster.service import Service
 from ojster.storage.transaction import Transaction
 from ojster.workflows.run.control import Review

@@ -18,7 +18,7 @@ from ojster.jobs.scope import CapabilityService, Scope
 from ojster.queues.maintenance import Maintenance, find_maintenance, switch_maintenance
 from ojster.schedules import retention
 from ojster.schedules.calls import MaintenanceCalls
-from ojster.schedules.due import go_on, run_due
+from ojster.schedules.due_work import go_on, run_due
 from ojster.storage.inbox import LARGE
 from ojster.storage.transaction import Transaction
 from ojster.storage.wakeups import DUE

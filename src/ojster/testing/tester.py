@@ -24,7 +24,7 @@ from ojster.handlers.context import JobContext
 from ojster.handlers.outcomes import JobFailed
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.queries import Page
-from ojster.schedules.due import run_due
+from ojster.schedules.due_work import run_due
 from ojster.service import Service
 from ojster.storage.open import open_database
 from ojster.testing.calling_thread import CallersLoop, in_thread, waiting_thread

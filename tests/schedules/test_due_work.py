@@ -15,7 +15,7 @@ from ojster.core.timestamps import system_clock
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.filter_walk import JobFilter
-from ojster.schedules.due import MOST_AT_ONCE
+from ojster.schedules.due_work import MOST_AT_ONCE
 from ojster.schedules.retention import BATCH, forget
 from ojster.service import Service
 from tests.conftest import START, Bench, request, shown
