@@ -96,6 +96,7 @@ class World:
 
 
 JOB_BODIES: dict[str, Any] = {
+    "logs": {"lines": [{"at": "1970-01-01T00:00:00Z", "level": "info", "logger": "a", "message": "mine"}]},
     "progress": {"progress": 1},
     "checkpoint": {"state": 1},
     "ack": {"result": 1},
