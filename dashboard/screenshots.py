@@ -31,6 +31,16 @@ def take(page: Page, server: str, path: str, name: str) -> None:
     page.screenshot(path=PICTURES / f"{name}.png")
 
 
+def paths_of(server: str) -> dict[str, str]:
+    """Return the path of each page by the name of its picture."""
+    calls = httpx.Client(base_url=f"{server}/ojs/v1")
+    workflow = calls.get("/workflows?waiting_for=gate").json()["workflows"][0]["id"]
+    job = calls.get("/jobs?state=completed&type=email.send").json()["jobs"][0]["id"]
+    lists = ("jobs", "workflows", "queues", "workers", "schedules", "errors", "events", "collections", "admin")
+    ones = {"workflow": f"workflows/{workflow}", "job": f"jobs/{job}", "queue": "queues/default"}
+    return {"overview": ""} | {name: name for name in lists} | ones
+
+
 def main() -> None:
     """Run the demo, and make each picture in light and dark."""
     PICTURES.mkdir(exist_ok=True)
@@ -41,15 +51,13 @@ def main() -> None:
         assert demo.stdout is not None
         server = next(found[1] for line in demo.stdout if (found := re.search(r"(http://\S+)/dashboard/", line)))
         time.sleep(SECONDS)
-        workflows = httpx.get(f"{server}/ojs/v1/workflows?waiting_for=gate").json()["workflows"]
+        paths = paths_of(server)
         with sync_playwright() as library:
             browser = library.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
             for scheme in ("light", "dark"):
                 page = browser.new_page(viewport=SIZE, color_scheme=scheme)
-                take(page, server, "", f"overview-{scheme}")
-                take(page, server, "jobs", f"jobs-{scheme}")
-                take(page, server, "errors", f"errors-{scheme}")
-                take(page, server, f"workflows/{workflows[0]['id']}", f"workflow-{scheme}")
+                for name, path in paths.items():
+                    take(page, server, path, f"{name}-{scheme}")
                 page.close()
             browser.close()
     finally:

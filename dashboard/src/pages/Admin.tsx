@@ -3,7 +3,7 @@ import { accepted, client, query, type Schemas } from "../api/client";
 import { useMay } from "../api/session";
 import { useData } from "../api/use";
 import { NewDialog, useDialogs } from "../ui/dialogs";
-import { bytes, compact, duration, exact, period, Time } from "../ui/format";
+import { bytes, compact, duration, exact, number, period, Time } from "../ui/format";
 import { Button, Empty, Facts, Page, Shown, Table, Tabs, Turn, usePages } from "../ui/parts";
 import { Secret } from "../ui/secret";
 
@@ -80,7 +80,7 @@ function System() {
                 ["Silence of a worker", period(data.heartbeat_timeout)],
                 ["Largest job", bytes(data.max_job_bytes)],
                 ["Largest batch", compact(data.max_batch_size)],
-                ...Object.entries(data.retention).map(([what, kept]): [string, string] => [`Keeps ${what.replaceAll("_", " ")}`, typeof kept === "string" ? period(kept) : "for ever"]),
+                ...Object.entries(data.retention).map(keeping),
               ]}
             />
           )}
@@ -88,6 +88,12 @@ function System() {
       )}
     </div>
   );
+}
+
+/** How long something is kept; of dead letters also how many. */
+function keeping([what, kept]: [string, string | number | null]): [string, string] {
+  if (what === "most_dead_letters") return ["Most dead letters", kept === null ? "no limit" : number(Number(kept))];
+  return [`Keeps ${what.replaceAll("_", " ")}`, typeof kept === "string" ? period(kept) : "for ever"];
 }
 
 function source(replica: Schemas["ReplicaBody"] | null | undefined): string {

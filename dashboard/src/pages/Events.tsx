@@ -89,7 +89,7 @@ function Feed() {
 }
 
 function Subject({ event }: { event: Told }) {
-  if (event.data.job_id !== undefined) {
+  if (typeof event.data.job_id === "string") {
     return <Link href={`/jobs/${String(event.data.job_id)}`}>{String(event.data.job_type ?? event.data.job_id)}</Link>;
   }
   if (event.type.startsWith("workflow.")) return <Link href={`/workflows/${event.subject}`}>{event.subject}</Link>;

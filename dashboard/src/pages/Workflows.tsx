@@ -58,7 +58,7 @@ export function WorkflowsPage() {
       actions={
         may("enqueue") && (
           <Button icon="plus" kind="main" onClick={() => setStarting(true)}>
-            Start one
+            Start a workflow
           </Button>
         )
       }
