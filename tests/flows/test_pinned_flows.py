@@ -20,12 +20,12 @@ Deploy = Callable[..., FlowType[Any, str]]
 
 
 @pytest.fixture
-async def deploy(url: str) -> AsyncIterator[Deploy]:
+async def deploy(shared_url: str) -> AsyncIterator[Deploy]:
     """Declare a flow in a new application, as a deploy does: its result is the name of the code that has ended it."""
     apps: list[App] = []
 
     def declare(code: str, **options: Any) -> FlowType[Any, str]:
-        app = App(url)
+        app = App(shared_url)
         apps.append(app)
 
         @app.flow("order", **options)
@@ -45,7 +45,7 @@ async def work(*flows: FlowType[Any, str]) -> None:
         await Worker(flow.app).run(until_empty=True)  # type: ignore[arg-type]  # it is an App
 
 
-async def test_each_run_goes_on_with_the_version_that_it_was_started_with(deploy: Deploy, service: Service) -> None:
+async def test_each_run_goes_on_with_the_version_that_it_was_started_with(deploy: Deploy) -> None:
     old, new = deploy("old", version="1.0"), deploy("new", version="2.0")
     before, after = await old.astart(), await new.astart()
     await work(old, new)
@@ -54,6 +54,8 @@ async def test_each_run_goes_on_with_the_version_that_it_was_started_with(deploy
     async with working(new.app):  # type: ignore[arg-type]  # it is an App
         assert await after.aresult(PATIENCE) == "new"
         assert (await before.arefresh()).state == "running"
+        service = new.app.client()
+        assert isinstance(service, Service)
         findings = await service.database.survey(find_attention, None)
     (finding,) = [finding for finding in findings if finding.kind == "unrunnable"]
     assert "not 1.0.0" in finding.message
