@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import islice
 from typing import Annotated, Final
 
@@ -11,7 +10,8 @@ import msgspec
 from ojster.core.errors import InvalidRequest, OjsterError
 from ojster.schedules.cron import Cron, find, no_cron, write
 from ojster.schedules.firing import facts_of_occurrence, facts_of_run, start
-from ojster.storage.transaction import Held, Transaction
+from ojster.storage.call import for_each, returns_refusal
+from ojster.storage.transaction import Transaction
 from ojster.workflows.plan.values import NewWorkflow
 from ojster.workflows.run.turns import SCHEDULED_LINE
 
@@ -61,21 +61,15 @@ class Backfill(msgspec.Struct, frozen=True):
     next: int | None
 
 
-def backfill(tx: Transaction, orders: Sequence[BackfillOrder]) -> list[Backfill | OjsterError]:
+@for_each
+@returns_refusal
+def backfill(tx: Transaction, order: BackfillOrder) -> Backfill:
     """Start the runs of occurrences that have passed, the oldest first, at most ``MAX_BACKFILLED``.
 
     A refused run refuses the whole order.
     """
-    results: list[Backfill | OjsterError] = []
-    for order in orders:
-        try:
-            with tx.savepoint():
-                results.append(_backfill(tx, order))
-        except Held:
-            raise
-        except OjsterError as refusal:
-            results.append(refusal)
-    return results
+    with tx.savepoint():
+        return _backfill(tx, order)
 
 
 def _backfill(tx: Transaction, order: BackfillOrder) -> Backfill:

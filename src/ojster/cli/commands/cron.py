@@ -213,7 +213,8 @@ def backfill_cron(
         async for part in _parts(client, name, since, until, concurrency, dry_run=False):
             runs += part.runs
             if part.next is not None:  # so that it can go on from there if the connection breaks
-                click.echo(f"{len(runs)} of {len(foreseen)} are started, up to {_at(runs)}.", err=True)
+                last = format_timestamp(runs[-1].scheduled_for)
+                click.echo(f"{len(runs)} of {len(foreseen)} are started, up to {last}.", err=True)
         return runs
 
     foreseen = ask(url, foresee)
@@ -238,10 +239,6 @@ async def _parts(
         part = await client.schedules.backfill(name, following, until, concurrency=concurrency, dry_run=dry_run)
         yield part
         following = part.next
-
-
-def _at(runs: list[BackfilledRun]) -> str:
-    return format_timestamp(runs[-1].scheduled_for)
 
 
 @cron.command("prune", epilog=examples("ojster cron prune shop.app:app --dry-run", "ojster cron prune shop.app:app"))
