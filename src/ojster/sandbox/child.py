@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import json
 import os
 import sys
@@ -197,7 +198,9 @@ def run(policy: Any, request: dict[str, Any], job: Job, modules: Any, say: Any) 
 
 def describe(error: BaseException) -> dict[str, Any]:
     """Return the JSON members that describe an exception."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__, 50) if frame.filename == "<body>"]
+    # Not `extract_tb`: it looks for the source of each frame, and from Python 3.13 on it imports modules to do so, which
+    # a confined process cannot read.
+    frames = itertools.islice(traceback.walk_tb(error.__traceback__), 50)
     try:
         message = str(error)
     except BaseException:
@@ -205,7 +208,9 @@ def describe(error: BaseException) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "type": type(error).__name__,
         "message": message[:MAX_MESSAGE_CHARS] or type(error).__name__,
-        "backtrace": [f"line {frame.lineno}, in {frame.name}" for frame in frames],
+        "backtrace": [
+            f"line {line}, in {frame.f_code.co_name}" for frame, line in frames if frame.f_code.co_filename == "<body>"
+        ],
     }
     if isinstance(error, Fail):
         shown |= {"code": str(error.code), "retryable": error.retryable, "details": error.details}
