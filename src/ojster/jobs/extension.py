@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence, Set
+from functools import cache
 from typing import Any, Final
 
 import msgspec
@@ -255,9 +256,15 @@ hooks: Final = Local[Hooks](Hooks)
 """The extensions in force: ``hooks(tx)``."""
 
 
+@cache
+def _hooks_of(extensions: tuple[Extension, ...]) -> Hooks:
+    """Return the hooks of extensions, found once: transactions on connections of callers install them each time."""
+    return Hooks(extensions)
+
+
 def install(memory: Memory, extensions: Sequence[Extension]) -> None:
     """Put extensions in force for all transactions of a database in this process."""
-    known = Hooks(extensions)
+    known = _hooks_of(tuple(extensions))
     memory.locals[hooks] = known
     memory.finishers = known.finish
 
