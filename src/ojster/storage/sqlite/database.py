@@ -410,8 +410,7 @@ class SqliteDatabase(Database):
     def _checkpoint(self) -> None:
         """Run checkpoints of the write-ahead log on a connection of their own, so that no commit waits for them."""
         lane = self._lane(self._connect)
-        while not self._closing:
-            self._checkpoint_wanted.wait()
+        while self._checkpoint_wanted.wait() and not self._closing:  # the last connection that is closed runs one, too
             self._checkpoint_wanted.clear()
             lane.run(self._copy_log)
 
