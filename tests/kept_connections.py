@@ -6,9 +6,10 @@ processor time. Thousands of tests would need two or three connections each.
 
 from __future__ import annotations
 
+import logging
 import os
 import select
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -18,8 +19,11 @@ from psycopg import pq
 
 from ojster.storage.postgres.abilities import Lacks
 from ojster.storage.postgres.database import PostgresDatabase
+from ojster.storage.postgres.notifier import ListeningConnection
 from ojster.storage.postgres.pipeline import PipelineConnection
 from ojster.storage.postgres.url import PostgresUrl
+
+log = logging.getLogger(__name__)
 
 MAX_IDLE: Final = 8
 """Maximum number of idle connections of a kind."""
@@ -92,7 +96,7 @@ class _KeptConnection(psycopg.Connection[Any]):
     idle: _Idle[_KeptConnection]
 
     def is_usable(self) -> bool:
-        return not self.closed and _is_idle(self.pgconn) and not select.select([self.fileno()], [], [], 0)[0]
+        return _has_nothing_to_say(self)
 
     def close(self) -> None:
         if not self.idle.keep(None, self):
@@ -100,6 +104,45 @@ class _KeptConnection(psycopg.Connection[Any]):
 
     def end(self) -> None:
         super().close()
+
+
+class _KeptListener(ListeningConnection):
+    """The same for the connections of notifiers, which listen no more when they are handed on."""
+
+    idle: _Idle[_KeptListener]
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self._handlers: list[Callable[[psycopg.Notify], None]] = []
+
+    def add_notify_handler(self, callback: Callable[[psycopg.Notify], None]) -> None:
+        self._handlers.append(callback)
+        super().add_notify_handler(callback)
+
+    def is_usable(self) -> bool:
+        return _has_nothing_to_say(self)
+
+    def close(self) -> None:
+        while self._handlers:
+            self.remove_notify_handler(self._handlers.pop())
+        if _is_idle(self.pgconn):  # else a statement has been given up
+            try:
+                self.execute("UNLISTEN *")
+                while self.pgconn.notifies():  # what has come before
+                    pass
+            except psycopg.Error:
+                log.debug("a connection that listened has ended")
+        if not self.idle.keep(None, self):
+            self.end()
+
+    def end(self) -> None:
+        super().close()
+
+
+def _has_nothing_to_say(connection: psycopg.Connection[Any]) -> bool:
+    return (
+        not connection.closed and _is_idle(connection.pgconn) and not select.select([connection.fileno()], [], [], 0)[0]
+    )
 
 
 def _is_idle(libpq: Any) -> bool:
@@ -113,7 +156,7 @@ def kept_connections(url: PostgresUrl) -> Iterator[None]:
     Settings, prepared statements and plans last as long as a connection, and are the same for all that are opened with
     the same parameters.
     """
-    pipelines, connections = _Idle[_KeptPipeline](), _Idle[_KeptConnection]()
+    pipelines, connections, listeners = _Idle[_KeptPipeline](), _Idle[_KeptConnection](), _Idle[_KeptListener]()
     connect = PostgresDatabase._connect
 
     def pipeline(
@@ -131,8 +174,14 @@ def kept_connections(url: PostgresUrl) -> Iterator[None]:
     def connect_plainly(
         database: PostgresDatabase, conninfo: str | None = None, kind: type[psycopg.Connection] = psycopg.Connection
     ) -> psycopg.Connection:
-        if kind is not psycopg.Connection or (conninfo or database.url.conninfo) != url.conninfo:
+        if (conninfo or database.url.conninfo) != url.conninfo:
             return connect(database, conninfo, kind)
+        if kind is ListeningConnection:
+            listener = listeners.take(None)
+            if listener is None:
+                listener = _KeptListener.connect(url.conninfo, autocommit=True, prepare_threshold=None)
+                listener.idle = listeners
+            return listener
         kept = connections.take(None)
         if kept is None:
             kept = _KeptConnection.connect(url.conninfo, autocommit=True, prepare_threshold=None)
@@ -145,3 +194,4 @@ def kept_connections(url: PostgresUrl) -> Iterator[None]:
         yield
     pipelines.close()
     connections.close()
+    listeners.close()
