@@ -17,7 +17,9 @@ import psycopg
 import pytest
 
 from ojster.core.durations import DAY, HOUR, SECOND
+from ojster.core.job import Job
 from ojster.core.json_objects import read_members
+from ojster.core.plain_end import plain_seq
 from ojster.core.settings import ServiceRetention, ServiceSettings
 from ojster.fleet.ml_resources import ResourceLimits
 from ojster.fleet.requirements import read_provided
@@ -109,6 +111,11 @@ async def _schedule_workflows(service: Service) -> None:
     await service.workflows.select(WorkflowFilter(cron_name="w-enqueue"))
 
 
+def _success_of(job: Job) -> Acknowledgement:
+    """Return the report that a worker in the process makes."""
+    return Acknowledgement(job.id, b"%d" % job.seq, "w", job.attempt, started_at=job.started_at, seq=plain_seq(job))
+
+
 async def _live(service: Service, clock: Clock) -> None:
     jobs, run = service.jobs, service.database.run
 
@@ -118,7 +125,7 @@ async def _live(service: Service, clock: Clock) -> None:
             if job.type == "bad":
                 await jobs.fail([FailureReport(job.id, Failure("X", "no", retryable=False), "w", job.attempt)])
             else:
-                await jobs.acknowledge([Acknowledgement(job.id, b"%d" % job.seq, "w", job.attempt)])
+                await jobs.acknowledge([_success_of(job)])
         return len(taken)
 
     async def push(type: str = "t", **options: Any) -> None:

@@ -53,6 +53,7 @@ HOT = {
     "active jobs with requirements": Hot("jobs_needing_active", "queue", (matching._ACTIVE,)),
     "start jobs": Hot("jobs_pkey", "seq", (statements.START_JOBS,)),
     "complete jobs": Hot("jobs_pkey", "seq", (statements.COMPLETE_JOBS,)),
+    "complete plain jobs": Hot("jobs_pkey", "seq", (statements.COMPLETE_PLAIN_JOBS,)),
     "lock jobs": Hot("jobs_id", "id", (statements.LOCK_JOBS,)),
     "find jobs": Hot("jobs_id", "id", (statements.FIND_JOBS,)),
     "due jobs": Hot("jobs_due", "state due_at", ("FROM jobs", "due_at <= :until", "LIMIT"), ("node IS NULL",)),

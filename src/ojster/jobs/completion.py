@@ -32,7 +32,7 @@ from ojster.jobs.transitions import (
     write_completed,
     write_states,
 )
-from ojster.storage.transaction import Transaction
+from ojster.storage.transaction import PlainEnd, Transaction
 
 UNKNOWN_TYPE: Final = "UnknownJobType"
 """The error type by which a worker says that it has no handler for a job."""
@@ -43,6 +43,45 @@ UNKNOWN_TYPE_DELAY: Final = 5 * SECOND
 
 def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) -> list[Job | OjsterError]:
     """Complete active jobs; return each job, or the reason why its acknowledgement was refused."""
+    plain = _complete_plainly(tx, acknowledgements) if tx.completes_plainly else {}
+    others = [ack for place, ack in enumerate(acknowledgements) if place not in plain]
+    if plain and not others:
+        settle(tx)
+        return list(plain.values())
+    answers = iter(_acknowledge_any(tx, others))
+    return [plain[place] if place in plain else next(answers) for place in range(len(acknowledgements))]
+
+
+def _complete_plainly(tx: Transaction, acks: Sequence[Acknowledgement]) -> dict[int, Job]:
+    """Complete plain jobs with reports about the attempt that runs, in one statement; return them by place.
+
+    If a single report is about another kind of job, nothing is done: the jobs of a call are locked in one order, and
+    two calls that report several of the same jobs must not lock them in different ones. Neither is it if two reports
+    are about the same job: the first decides. What this does to a job, and what it leaves to be refused, is specified
+    by ``_acknowledge_any``.
+    """
+    largest = tx.settings.largest_job
+    if len({ack.job_id for ack in acks}) < len(acks):
+        return {}
+    ends: dict[str, tuple[int, PlainEnd]] = {}
+    for place, ack in enumerate(acks):
+        if ack.seq is None or ack.worker_id is None or ack.attempt is None or ack.started_at is None:
+            return {}
+        if ack.append or ack.changes is not None or ack.result_file is not None:
+            return {}
+        if _refuse_value(ack.result, largest) is None:
+            ends[ack.job_id] = (place, (ack.seq, ack.attempt, ack.started_at, ack.worker_id, ack.result))
+    written = {job.id: job for job in tx.complete_plain_jobs([ends[job_id][1] for job_id in sorted(ends)])}
+    plain = {place: written[job_id] for job_id, (place, _) in ends.items() if job_id in written}
+    for job in plain.values():  # in the order of the reports, as are their events
+        job.state = JobState.ACTIVE.value  # as it was before the statement
+        complete_job(tx, job, job.result, tx.now - (job.started_at or tx.now))
+    free(tx, list(plain.values()))
+    return plain
+
+
+def _acknowledge_any(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) -> list[Job | OjsterError]:
+    """Do the same with a look at each job first, whatever it is."""
     now, largest = tx.now, tx.settings.largest_job
     jobs = tx.lock_jobs([ack.job_id for ack in acknowledgements])
     results: list[Job | OjsterError] = []

@@ -146,7 +146,7 @@ class Extension:
     # Reports of workers
 
     def refuse_result(self, tx: Transaction, job: Job, report: Acknowledgement) -> OjsterError | None:
-        """Return why the result of a job is refused."""
+        """Return why the result of a job is refused. Plain jobs (``ojster.core.plain_end``) may not be asked about."""
         return None
 
     def acknowledge(self, tx: Transaction, job: Job, report: Acknowledgement) -> None:

@@ -35,6 +35,9 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     started_at:
         When the attempt began, as the job said when it was fetched, in microseconds since the epoch. A report that is
         sent again is then refused even if the same worker has got the job again with the same number of the attempt.
+    seq:
+        Number of the job in its database, from callers in the process of the service, if the job was plain when it
+        was fetched: see ``ojster.core.plain_end``. It changes how the report is written, and not what it does.
     """
 
     job_id: str
@@ -45,6 +48,7 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     changes: Changes | None = None
     result_file: str | None = None
     started_at: int | None = None
+    seq: int | None = None
 
 
 class FailureReport(msgspec.Struct, frozen=True):

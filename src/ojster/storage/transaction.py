@@ -37,6 +37,9 @@ Payload = tuple[bytes, bytes | None, int | None]
 ColumnType = Literal["bigint", "text", "bytea", "uuid"]
 """Type of a column, for ``insert_rows`` and ``update_rows``."""
 
+PlainEnd = tuple[int, int, int, str, bytes | None]
+"""The end of an attempt of a plain job: number of the job, the attempt, its start, its worker, the result."""
+
 HISTORY_COLUMNS: Final[dict[str, ColumnType]] = {"seq": "bigint", "at": "bigint", "type": "text", "data": "bytea"}
 
 
@@ -296,6 +299,13 @@ class Transaction(ABC):
             "UPDATE jobs SET state = 'completed', finished_at = ?, due_at = NULL, result = ? WHERE seq = ?",
             [(job.finished_at, job.result, job.seq) for job in jobs],
         )
+
+    completes_plainly = False
+    """Whether the database has one statement for the ends of plain jobs: ``complete_plain_jobs``."""
+
+    def complete_plain_jobs(self, ends: Sequence[PlainEnd]) -> list[Job]:
+        """Write plain jobs as completed if these attempts run, and return them. ``ends`` is in the order of ids."""
+        raise NotImplementedError
 
     @abstractmethod
     def lock_keys(self, keys: Iterable[str]) -> Set[str]:

@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.job import Job
+from ojster.core.plain_end import plain_seq
 from ojster.core.property_values import Changes
 from ojster.core.values import to_json
 from ojster.handlers import middleware, tracing
@@ -213,7 +214,8 @@ class Executor:
                 file = await context.keep_result(encoded)
                 encoded = encoded if file is None else None
             return Acknowledgement(
-                job.id, encoded, worker_id, job.attempt, appended, context.changes, file, job.started_at
+                *(job.id, encoded, worker_id, job.attempt, appended, context.changes, file, job.started_at),
+                plain_seq(job),
             )
         except Reported:
             return None

@@ -9,8 +9,10 @@ from typing import Any, Final, Literal, NamedTuple
 
 from ojster.core.job import Job
 from ojster.core.job_table import AT_PLACE, AVAILABLE_CONDITIONS, JOB_COLUMNS, JOB_COLUMNS_OF_J, NEW_JOB, STARTED
+from ojster.core.plain_end import PLAIN_END
 from ojster.storage.postgres.pipeline import quoted, unnest
 from ojster.storage.tally import ADDED, SUMS
+from ojster.storage.transaction import ColumnType
 
 _NEW_COLUMNS: Final = ", ".join(NEW_JOB)
 
@@ -110,6 +112,27 @@ COMPLETE_JOBS: Final = f"""
     SET state = 'completed', finished_at = done.finished_at, due_at = NULL, result = done.result
     FROM {unnest("bigint", "bigint", "bytea")} AS done (seq, finished_at, result)
     WHERE jobs.seq = done.seq
+"""
+
+PLAIN_END_TYPES: Final[Sequence[ColumnType]] = ("bigint", "bigint", "bigint", "text", "bytea")
+"""The types of the members of a ``PlainEnd``."""
+
+# Completes plain jobs without LOCK_JOBS before it: its conditions are what `refusal_of_attempt` asks, and PLAIN_END. It
+# waits for a row that another transaction has locked, and asks them again of the row that this one leaves. The arrays
+# are in the order of ids, and the plan is a nested loop over them: rows are locked in the same order as by LOCK_JOBS.
+# The id is not compared: it would offer the planner a second index, and number, start and worker name one attempt.
+COMPLETE_PLAIN_JOBS: Final = f"""
+    UPDATE jobs AS j
+    SET state = 'completed', finished_at = CAST(? AS bigint), due_at = NULL, result = done.result
+    FROM {unnest(*PLAIN_END_TYPES)}
+        AS done (seq, attempt, started_at, worker_id, result)
+    WHERE j.seq = done.seq
+        AND j.state = 'active'
+        AND j.attempt = done.attempt
+        AND j.started_at = done.started_at
+        AND j.worker_id = done.worker_id
+        AND {PLAIN_END}
+    RETURNING {JOB_COLUMNS_OF_J}
 """
 
 # In the order of ids, in which all transactions lock jobs, so that they do not wait for each other in a circle.

@@ -17,6 +17,7 @@ from ojster.storage.postgres.pipeline import Array, PipelineConnection, blobs, i
 from ojster.storage.postgres.statements import (
     ADD_MINUTES,
     COMPLETE_JOBS,
+    COMPLETE_PLAIN_JOBS,
     COUNT,
     ENVELOPE,
     ENVELOPES,
@@ -30,6 +31,7 @@ from ojster.storage.postgres.statements import (
     NEW_QUEUES,
     NEW_VALUES,
     ORDER_EVENTS,
+    PLAIN_END_TYPES,
     RECORD,
     SELECT_AVAILABLE,
     START_JOBS,
@@ -44,7 +46,7 @@ from ojster.storage.postgres.statements import (
     tally_statement,
 )
 from ojster.storage.postgres.url import PostgresUrl
-from ojster.storage.transaction import ColumnType, Parameters, Row, Transaction, TryAgain
+from ojster.storage.transaction import ColumnType, Parameters, PlainEnd, Row, Transaction, TryAgain
 
 A = TypeVar("A")
 
@@ -205,6 +207,15 @@ class PostgresTransaction(Transaction):
                     blobs([job.result for job in jobs]),
                 ),
             )
+
+    completes_plainly = True
+
+    def complete_plain_jobs(self, ends: Sequence[PlainEnd]) -> list[Job]:
+        if not ends:
+            return []
+        columns = zip(PLAIN_END_TYPES, zip(*ends, strict=True), strict=True)
+        arrays = [Array(type, values) for type, values in columns]
+        return [Job(*row) for row in self.execute(COMPLETE_PLAIN_JOBS, (self.now, *arrays))]
 
     def lock_keys(self, keys: Iterable[str]) -> Set[str]:
         names = self.names_of_locks(keys)

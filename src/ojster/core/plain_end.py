@@ -1,0 +1,20 @@
+"""Plain jobs: when one completes, its row and its queue's counts change, and nothing else.
+
+A report about a plain job can be written without a look at the job before: one statement checks the attempt and
+completes it. Jobs that became something else meanwhile, such as by a report of progress, are left alone by it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ojster.core.job import Job
+
+PLAIN_END: Final = "j.node IS NULL AND j.flags = 0 AND j.agent IS NULL AND j.progress IS NULL"
+"""Condition for plain jobs. It is the whole of what extensions may ask in ``refuse_result`` and ``acknowledge``."""
+
+
+def plain_seq(job: Job) -> int | None:
+    """Return the number of a plain job in its database; ``None``: it is not plain, or comes from a server."""
+    is_plain = job.node is None and not job.flags and job.agent is None and job.progress is None
+    return job.seq or None if is_plain else None
