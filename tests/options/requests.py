@@ -303,6 +303,12 @@ SCENES: Final[dict[str, Scene]] = {
         ("POST", "/workers/progress", {"job_id": JOB, "progress": 0.5}), PROGRESS | {"job_id": OTHER}, ACTIVE, _RUNNING
     ),
     "CheckpointBody": Scene(("PUT", f"/jobs/{JOB}/checkpoint", {"state": 1}), _HOLDER | {"state": 2}, ACTIVE, _RUNNING),
+    "ReplayCheckpointBody": Scene(
+        ("POST", f"/ojs/v1/checkpoints/{JOB}", {"state": 1}),
+        {"state": 2, "step_index": 3, "metadata": {"log": "[]"}},
+        ACTIVE,
+        (("GET", f"/ojs/v1/checkpoints/{JOB}/resume"),),
+    ),
     "LogBody": Scene(
         ("POST", f"/jobs/{JOB}/logs", {"lines": []}),
         _HOLDER | {"lines": [{"at": "2026-03-15T09:30:00Z", "level": "info", "message": "a"}], "dropped": 2},

@@ -32,6 +32,8 @@ BY_HAND = {
     "report_worker_progress": "jobs.report",
     "save_checkpoint": "jobs.save_checkpoint",
     "clear_checkpoint": "jobs.clear_checkpoint",
+    "save_replay_checkpoint": "jobs.save_checkpoint",
+    "show_replay_checkpoint": "jobs.find_checkpoint",
     "show_history": "jobs.history",
     "fetch": "jobs.fetch",
     "acknowledge": "jobs.acknowledge",

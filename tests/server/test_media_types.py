@@ -1,4 +1,7 @@
-"""The media type of answers: that of Open Job Spec, unless the client reads only plain JSON."""
+"""The media type of answers: that of Open Job Spec, unless the client reads only plain JSON.
+
+For the official SDKs, which send ``OJS-Version``, it names plain JSON, too: one looks for that name in the header.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ pytestmark = pytest.mark.anyio
 
 OURS = "application/openjobspec+json"
 PLAIN = "application/json"
+FOR_SDKS = f'{OURS}; alt="{PLAIN}"'
 
 HEADERS = [
     ({}, OURS),
@@ -22,6 +26,8 @@ HEADERS = [
     ({"Content-Type": PLAIN}, PLAIN),
     ({"Content-Type": PLAIN, "Accept": "*/*"}, PLAIN),
     ({"Content-Type": PLAIN, "Accept": OURS}, OURS),
+    ({"OJS-Version": "1.0", "Accept": OURS}, FOR_SDKS),
+    ({"OJS-Version": "1.0", "Accept": PLAIN}, PLAIN),
 ]
 
 

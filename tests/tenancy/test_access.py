@@ -540,6 +540,8 @@ async def test_a_token_for_some_queues_reaches_no_job_of_others(door: GuardedSer
         ("PATCH", base, {"priority": 5}),
         ("PUT", f"{base}/progress", {"progress": 0.5, "worker_id": "w", "attempt": 1}),
         ("PUT", f"{base}/checkpoint", {"state": {}, "worker_id": "w", "attempt": 1}),
+        ("POST", f"/ojs/v1/ojs/v1/checkpoints/{other.id}", {"state": {}}),
+        ("GET", f"/ojs/v1/ojs/v1/checkpoints/{other.id}/resume", None),
         ("POST", f"{base}/items", {"name": "x", "data": {}, "worker_id": "w", "attempt": 1}),
         ("POST", "/ojs/v1/files", {"size": 1, "job_id": held.id, "worker_id": "w", "attempt": 1}),
         ("POST", "/ojs/v1/workers/ack", report),

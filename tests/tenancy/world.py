@@ -178,6 +178,7 @@ def tries(world: World, method: str, path: str) -> list[tuple[str, Any]]:
         "PUT /channels/{name}": [
             ("/channels/ops", {"method": "email", "from": "b@example.com", "to": ["b@example.com"]})
         ],
+        f"POST {BASE}/checkpoints/{{id}}": [(f"{BASE}/checkpoints/{ids['active']}", {"state": 1})],
         "POST /files": [("/files", {"job_id": ids["active"]})],
         "PUT /files": [(f"/files?job_id={ids['active']}", b"mine")],
         "PATCH /files/{id}": [(f"/files/{ids['file']}", b"mine")],

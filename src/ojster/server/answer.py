@@ -11,6 +11,10 @@ Header = tuple[bytes, bytes]
 
 MEDIA_TYPE: Final = b"application/openjobspec+json"
 PLAIN_JSON: Final = b"application/json"
+SDK_JSON: Final = MEDIA_TYPE + b'; alt="application/json"'
+"""The media type of answers to the official SDKs: that for Python looks for the name of plain JSON in the header."""
+
+_JSON: Final = (MEDIA_TYPE, PLAIN_JSON, SDK_JSON)
 
 LARGEST_LIST: Final = 16 << 20
 """Size of a list in an answer from which on its other entries are left to the next call, in bytes."""
@@ -86,7 +90,7 @@ class Answer:
         ]
 
     def _security(self) -> Sequence[Header]:
-        if self.content_type is MEDIA_TYPE or self.content_type is PLAIN_JSON:
+        if any(self.content_type is known for known in _JSON):  # not equal to it: users' files may be, too
             return ()  # browsers do not run JSON
         if any(name == b"content-security-policy" for name, _ in self.headers):
             return ()

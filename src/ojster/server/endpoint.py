@@ -22,6 +22,7 @@ from ojster.core.access import Operation
 from ojster.core.errors import BackendError, BackendUnavailable, Forbidden, OjsterError, Unauthenticated
 from ojster.handlers import tracing
 from ojster.jobs.new_job import SPEC_VERSION
+from ojster.server import sdk_answers
 from ojster.server.answer import MEDIA_TYPE, PLAIN_JSON, Answer, Header, UnchangedAnswer, encode
 from ojster.server.audit_trail import AuditTrail, decision_in_words, shown_object, shown_request
 from ojster.server.authentication import Authenticator
@@ -141,6 +142,8 @@ class Endpoint:
             answer.warn(request.warnings)
         if request.prefers_plain_json and answer.content_type is MEDIA_TYPE:
             answer.content_type = PLAIN_JSON
+        if request.is_from_sdk:
+            sdk_answers.adapt(answer)
         self._metrics.count_request(self._name, answer.status, time.perf_counter() - started)
         return answer
 

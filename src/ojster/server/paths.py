@@ -10,7 +10,7 @@ from starlette.types import Scope
 
 from ojster.core.ids import canonical_job_id
 
-_OF_A_JOB: Final = re.compile(r"/ojs/v1/(admin/)?(jobs|dead-letter)/")
+_OF_A_JOB: Final = re.compile(r"/ojs/v1/(admin/)?(jobs|dead-letter|checkpoints)/")
 """Paths whose ``id`` or ``job`` is the id of a job."""
 
 _SLASH: Final = "\ufdd0"

@@ -168,6 +168,11 @@ class HttpRequest:
         )
         self.request_id = request_id.decode() if usable else f"{_REQUEST_PREFIX}{next(_request_numbers):x}"
 
+    @property
+    def is_from_sdk(self) -> bool:
+        """Whether an official SDK has sent it: each of them, and nothing else that is known, says ``OJS-Version``."""
+        return bool(self.version)
+
     def check_query(self, known: Collection[str]) -> None:
         """Refuse query parameters that the endpoint does not have: a misspelt filter would show everything."""
         if self._query_string and (unknown := sorted(self._parameters().keys() - known)):

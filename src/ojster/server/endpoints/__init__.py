@@ -10,7 +10,17 @@ from ojster.capabilities import CAPABILITIES, Capability
 from ojster.server.route import Route
 
 MODULES: Final = {
-    "jobs": ("bulk", "history", "worker_protocol", "jobs_admin", "jobs", "dead_letter", "schemas", "job_types"),
+    "jobs": (
+        "bulk",
+        "history",
+        "worker_protocol",
+        "jobs_admin",
+        "jobs",
+        "sdk_checkpoints",
+        "dead_letter",
+        "schemas",
+        "job_types",
+    ),
     "tenancy": ("tenants", "tokens", "sessions", "logins"),
     "audit": ("audit",),
     "fleet": ("workers", "fleet_admin"),

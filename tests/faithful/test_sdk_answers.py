@@ -1,0 +1,101 @@
+"""Answers to the official SDKs, which send the header ``OJS-Version``, and to everybody else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.conftest import Http
+
+pytestmark = pytest.mark.anyio
+
+BASE = "/ojs/v1"
+SDK = {"OJS-Version": "1.0", "Accept": "application/openjobspec+json"}
+
+
+async def ask(http: Http, method: str, path: str, body: Any = None, headers: dict[str, str] = SDK) -> dict[str, Any]:
+    answer = await http(method, f"{BASE}{path}", body, headers=headers)
+    assert answer.status_code < 400, answer.text
+    shown: dict[str, Any] = answer.json()
+    return shown
+
+
+async def test_an_object_in_a_wrapper_is_beside_it_for_sdks_alone(http: Http) -> None:
+    made = await ask(http, "POST", "/jobs", {"type": "a", "args": [{"to": "é", "n": 12345678901234567890}]})
+    assert made["job"].items() <= made.items()
+    path = f"/jobs/{made['id']}"
+    assert (await ask(http, "GET", path))["args"] == [{"to": "é", "n": 12345678901234567890}]
+    assert (await ask(http, "GET", path, headers={})).keys() == {"job"}
+
+    steps = [{"type": "a", "args": []}, {"type": "b", "args": []}]
+    flow = await ask(http, "POST", "/workflows", {"type": "chain", "steps": steps})
+    shown = await ask(http, "GET", f"/workflows/{flow['id']}")
+    assert shown["workflow"].items() <= shown.items()
+    assert (await ask(http, "GET", f"/workflows/{flow['id']}", headers={})).keys() == {"workflow"}
+
+    cancelled = await ask(http, "DELETE", path)
+    assert (cancelled["id"], cancelled["state"]) == (made["id"], "cancelled")
+
+
+async def test_what_the_answer_says_itself_takes_precedence(http: Http) -> None:
+    body = {"type": "a", "args": [], "deduplicated": "mine", "options": {"unique": {"on_conflict": "ignore"}}}
+    first, second = [await ask(http, "POST", "/jobs", body) for _ in range(2)]
+    assert (first["deduplicated"], second["deduplicated"]) == ("mine", True)
+    assert first["job"] == second["job"]
+
+
+async def test_a_cron_job_and_statistics_have_the_members_that_sdks_name_like_the_wrapper(http: Http) -> None:
+    body = {"name": "nightly", "cron": "@daily", "type": "a", "args": []}
+    made = await ask(http, "POST", "/cron", body)
+    assert (made["cron"], made["cron_job"]["cron"], made["name"], made["is_new"]) == (
+        "@daily",
+        "@daily",
+        "nightly",
+        True,
+    )
+    assert (await ask(http, "GET", "/cron/nightly", headers={}))["cron"]["name"] == "nightly"
+
+    await http.push(type="a")
+    stats = await ask(http, "GET", "/queues/default/stats")
+    assert (stats["queue"], stats["stats"]["available"], stats["available"], stats["paused"]) == (
+        "default",
+        1,
+        1,
+        False,
+    )
+    assert (await ask(http, "GET", "/queues/default/stats", headers={}))["queue"]["name"] == "default"
+    assert (await ask(http, "POST", "/queues/default/pause"))["queue"]["name"] == "default"
+
+
+async def test_an_error_and_a_list_are_the_same_for_sdks(http: Http) -> None:
+    await http.push(type="a")
+    for path in ("/jobs/nowhere", "/jobs?limit=1"):
+        to_sdk, to_others = [
+            (await http("GET", f"{BASE}{path}", headers=headers | {"X-Request-Id": "r"})).json()
+            for headers in (SDK, {"Accept": SDK["Accept"]})
+        ]
+        assert to_sdk == to_others
+
+
+async def test_the_sdks_for_python_and_javascript_find_their_checkpoints_again(http: Http) -> None:
+    job = await http.push(type="a")
+    path = f"{BASE}/checkpoints/{job['id']}"
+    assert await ask(http, "GET", f"{path}/resume") == {"has_checkpoint": False}
+    saved = {"state": {"row": 7}, "step_index": 2, "metadata": {"_replay_log": "[]", "attempt": "1"}}
+    assert (await ask(http, "POST", path, saved))["sequence"] == 1
+    resumed = await ask(http, "GET", f"{path.replace(job['id'], job['id'].upper())}/resume")
+    assert resumed == {"has_checkpoint": True, "checkpoint": saved}
+    assert (await ask(http, "GET", f"/jobs/{job['id']}/checkpoint"))["state"] == saved
+    assert (await http.fetch())[0]["checkpoint"]["state"] == saved
+
+    await ask(http, "PUT", f"/jobs/{job['id']}/checkpoint", {"state": [7]})
+    assert (await ask(http, "GET", f"{path}/resume"))["checkpoint"]["state"] == [7]
+    await ask(http, "DELETE", path)
+    assert await ask(http, "GET", f"{path}/resume") == {"has_checkpoint": False}
+
+
+async def test_a_checkpoint_of_no_job_is_refused_at_either_address(http: Http) -> None:
+    for method, path in (("POST", ""), ("GET", "/resume"), ("DELETE", "")):
+        answer = await http(method, f"{BASE}{BASE}/checkpoints/nowhere{path}", {"state": 1}, headers=SDK)
+        assert answer.status_code == 404
