@@ -51,6 +51,36 @@ async def test_pages_by_number_follow_each_other(http: Http, bench: Bench) -> No
     assert "items" not in plain
 
 
+async def test_events_by_page_are_the_newest_first(http: Http, bench: Bench) -> None:
+    await http("GET", "/ojs/v1/events")  # from now on they are recorded
+    ids = [(await bench.push()).id for _ in range(3)]
+    await http("POST", "/ojs/v1/queues/default/pause")
+    path = "/ojs/v1/events?type=job.enqueued&per_page=2&page="
+    first, second, third = [(await http("GET", f"{path}{number}")).json() for number in (1, 2, 3)]
+    shown = [event["data"]["job_id"] for event in (*first["items"], *second["items"], *third["items"])]
+    assert shown == ids[::-1]
+    assert first["items"][0]["timestamp"] == first["items"][0]["time"]
+    assert (first["has_more"], second["has_more"]) == (True, False)
+    assert second["pagination"] == {"total": 3, "page": 2, "per_page": 2}
+    assert (await http("GET", f"{path}x")).status_code == 400
+
+
+async def test_workers_and_pools_have_the_members_that_the_page_reads(http: Http, bench: Bench) -> None:
+    await http("POST", "/ojs/v1/workers/heartbeat", {"worker_id": "w", "pool": "p"})
+    (worker,) = (await http("GET", "/ojs/v1/admin/workers")).json()["items"]
+    assert worker["queues"] == []
+    assert "queues" not in (await http("GET", "/ojs/v1/workers")).json()["workers"][0]
+    await http("PUT", "/ojs/v1/admin/pools/p", {"queues": ["default"], "strategy": "strict"})
+    answer = (await http("GET", "/ojs/v1/admin/pools")).json()
+    (pool,) = answer["pools"]
+    assert answer["items"] == answer["pools"]
+    assert (pool["id"], pool["name"], pool["workers"], pool["active_workers"]) == ("p", "p", 1, 1)
+    await bench.push()
+    await bench.fetch_one()
+    (queue,) = (await http("GET", "/ojs/v1/admin/scheduling/stats")).json()["queues"]
+    assert (queue["dispatched"], queue["dispatch_count_1m"]) == (1, 1)
+
+
 async def test_cron_jobs_have_a_second_path(http: Http) -> None:
     assert (await http("POST", "/ojs/v1/crons", CRON)).status_code == 201
     assert (await http("GET", "/ojs/v1/crons/nightly")).json()["cron"]["name"] == "nightly"

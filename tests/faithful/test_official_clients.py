@@ -22,6 +22,7 @@ async def push(http: Http, **body: Any) -> tuple[int, dict[str, Any]]:
         {"key": ["report_id"], "period": "PT1H"},
         {"key": ["report_id"], "period_ms": 3_600_000},
         {"key": ["type", "report_id"], "within": "1h"},
+        {"key": "report_id", "within": "1h"},
     ],
 )
 async def test_unique_key_names_arguments(http: Http, bench: Bench, unique: dict[str, Any]) -> None:
@@ -44,7 +45,7 @@ async def test_unique_key_names_dimensions(http: Http) -> None:
 
 
 @pytest.mark.parametrize(
-    "unique", [{"period_ms": -1}, {"period_ms": "1h"}, {"within": 3}, {"within": "soon"}, {"key": "a"}]
+    "unique", [{"period_ms": -1}, {"period_ms": "1h"}, {"within": 3}, {"within": "soon"}, {"key": 3}, {"key": ["a", 3]}]
 )
 async def test_malformed_periods_are_refused(http: Http, unique: dict[str, Any]) -> None:
     status, answer = await push(http, options={"unique": unique})

@@ -99,3 +99,24 @@ async def test_a_checkpoint_of_no_job_is_refused_at_either_address(http: Http) -
     for method, path in (("POST", ""), ("GET", "/resume"), ("DELETE", "")):
         answer = await http(method, f"{BASE}{BASE}/checkpoints/nowhere{path}", {"state": 1}, headers=SDK)
         assert answer.status_code == 404
+
+
+async def test_unknown_parameters_of_lists_bring_warnings_to_sdks_and_are_refused_for_others(http: Http) -> None:
+    await http.push(type="a")
+    listed = await ask(http, "GET", "/jobs?sort=created_at&limit=1&tag=x")
+    assert len(listed["jobs"]) == 1
+    assert [warning.partition(".")[0] for warning in listed["warnings"]] == [
+        "This endpoint has no query parameter 'sort'",
+        "This endpoint has no query parameter 'tag'",
+    ]
+    refused = await http("GET", f"{BASE}/jobs?sort=created_at")
+    assert (refused.status_code, "It has cron_name" in refused.text) == (400, True)
+    changing = await http("DELETE", f"{BASE}/jobs/{listed['jobs'][0]['id']}?sort=x", headers=SDK)
+    assert changing.status_code == 400, "what changes something is refused for SDKs as well"
+
+
+async def test_a_list_of_queues_without_parameters_of_pages_has_as_many_as_a_page_can_have(http: Http) -> None:
+    for number in range(60):
+        await http.push(options={"queue": f"q{number}"})
+    listed = await ask(http, "GET", "/queues", headers={})
+    assert (len(listed["queues"]), listed["pagination"]["limit"]) == (60, 200)

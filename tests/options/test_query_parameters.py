@@ -144,6 +144,7 @@ SCENES: Final[dict[str, Scene]] = {
         "/events",
         {
             "types": "x.y",
+            "type": "x.y",
             "queues": "other",
             "job_types": "b",
             "after": "evt_99999999999999",

@@ -9,10 +9,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from ojster.core.parsing import Bounded, PageLimit
 from ojster.core.tenant import ALL_TENANTS, NOBODY, called, split
 from ojster.core.timestamps import format_timestamp
+from ojster.core.wire import NumberedPaginationBody
 
 SOURCE: Final = "ojs://ojster"
 MAX_EVENTS_PER_PAGE: Final = 1_000
@@ -61,11 +63,12 @@ def describe_event(event: Event, id: str, source: str) -> dict[str, Any]:
 
 
 class EventPage(msgspec.Struct, frozen=True):
-    """A page of events, oldest first."""
+    """A page of events, oldest first. One that was asked for by its number is newest first, with its ``pagination``."""
 
     events: list[dict[str, Any]]
     cursor: str | None
     has_more: bool
+    pagination: NumberedPaginationBody | UnsetType = UNSET
 
 
 class EventFilter(Bounded, frozen=True):

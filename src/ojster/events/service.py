@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from ojster.core.events import EventFilter, EventPage
+from ojster.core.events import EventFilter, EventPage, page_of_events
 from ojster.core.tenant import called, split
 from ojster.events import log as event_log
 from ojster.events import notifications
@@ -62,6 +62,13 @@ class EventService(CapabilityService, EventCalls):
         chosen = msgspec.structs.replace(chosen, tenant=self.scope.tenant)
         await self._follow()
         return await self.database.read(event_log.select_events, chosen)
+
+    async def newest(self, chosen: EventFilter) -> list[dict[str, Any]]:
+        """Return the newest events, newest first: of the last transactions that one read of the log has."""
+        chosen = msgspec.structs.replace(chosen, tenant=self.scope.tenant)
+        begin = await self.last() - event_log.MAX_BATCHES_PER_READ * event_log.NUMBERS_PER_BATCH
+        stretch = await self.database.read(event_log.read_on, max(begin, 0))
+        return page_of_events(reversed(stretch.events), chosen).events
 
     async def read_on(self, number: int) -> event_log.Stretch:
         """Return the events of all tenants after the event with a number."""

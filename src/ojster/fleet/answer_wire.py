@@ -211,7 +211,7 @@ class AdminWorkerBody(WorkerBody, kw_only=True):
 
 def show_admin_worker(worker: KnownWorker, *, stale: bool) -> AdminWorkerBody:
     """Return the JSON form of a worker for operators; ``stale``: it has missed its heartbeats."""
-    members = _members(worker)
+    members = _members(worker) | {"queues": worker.queues}  # also none: the specification's admin page joins them
     return AdminWorkerBody(id=worker.id, **(members | {"state": "stale"} if stale else members))
 
 

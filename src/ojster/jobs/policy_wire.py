@@ -173,9 +173,9 @@ class UniquePolicyBody(Struct, omit_defaults=True):
     period_ms: Milliseconds | None = None
     states: Sequence[str] | None = None
     on_conflict: OnConflict = "reject"
-    key: Annotated[Sequence[str] | None, Meta(description="Members of `keys`, or of `args_keys`, as SDKs send it.")] = (
-        None
-    )
+    key: Annotated[
+        Sequence[str] | str | None, Meta(description="Members of `keys`, or of `args_keys`, or one, as SDKs send it.")
+    ] = None
     within: Annotated[str | None, Meta(description="The same as period.")] = None
 
 
@@ -218,7 +218,7 @@ def parse_unique_policy(policy: Any) -> UniquePolicy:
     """
     if not isinstance(policy, dict):
         raise InvalidRequest("unique must be an object.", field="unique")
-    named = _strings(policy, "key") or ()
+    named = (key,) if isinstance(key := policy.get("key"), str) else _strings(policy, "key") or ()
     arguments = tuple(name for name in named if name not in _DIMENSIONS)
     keys = _strings(policy, "keys") or tuple(name for name in named if name in _DIMENSIONS) or ("type",)
     if arguments and "args" not in keys:

@@ -52,7 +52,7 @@ _POOL: Final = "/admin/pools/{name}"
 class QueueCalls(Calls):
     """Calls about queues."""
 
-    @Listing("GET", "/queues", "list_queues", _TAG, QueuesAnswer)
+    @Listing("GET", "/queues", "list_queues", _TAG, QueuesAnswer, page_size=200)
     async def all(self) -> list[Queue]:
         """List all queues, by name."""
 

@@ -138,6 +138,7 @@ class PoolService(CapabilityService, PoolCalls):
             DispatchedQueueBody(
                 dispatch.queue,
                 round(dispatch.started),
+                round(dispatch.started),
                 round(dispatch.share, 4),
                 dispatch.waited // 1000,
                 dispatch.active,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from msgspec import UNSET, Struct, UnsetType
 
 from ojster.core.calls import Single, SinglePage, Whole
@@ -97,15 +99,19 @@ def show_limit(state: LimitState) -> LimitAnswer:
 class PoolStateBody(Struct):
     """A pool with its numbers of active workers and jobs.
 
+    ``id`` and ``workers`` are for the specification's admin page: the name, and the number of active workers.
+
     Spec: ojs-fair-scheduling 10
     """
 
+    id: str
     name: str
     queues: tuple[str, ...]
     concurrency: int | None
     strategy: FairnessStrategy
     isolated: bool
     active_workers: Count
+    workers: Count
     active_jobs: Count
     created_at: Timestamp
     updated_at: Timestamp
@@ -117,12 +123,14 @@ def show_pool(overview: PoolOverview) -> PoolStateBody:
     """Return the JSON form of a pool."""
     pool, sharing = overview.pool, overview.pool.sharing
     shown = PoolStateBody(
+        id=pool.name,
         name=pool.name,
         queues=pool.queues,
         concurrency=pool.concurrency,
         strategy=sharing.strategy,
         isolated=pool.isolated,
         active_workers=overview.active_workers,
+        workers=overview.active_workers,
         active_jobs=overview.active_jobs,
         created_at=format_timestamp(pool.created_at),
         updated_at=format_timestamp(pool.updated_at),
@@ -142,16 +150,30 @@ class PoolAnswer(Single[PoolStateBody]):
     pool: PoolStateBody
 
 
-class PoolsAnswer(Single[list[PoolStateBody]]):
-    """All pools."""
+class PoolsAnswer(Struct):
+    """All pools. ``pools`` is the same as ``items``: the specification's admin page reads it."""
 
     items: list[PoolStateBody]
+    pools: list[PoolStateBody]
+
+    @classmethod
+    def of(cls, pools: list[PoolStateBody]) -> Self:
+        """Return the answer that shows pools."""
+        return cls(pools, pools)
+
+    def value(self) -> list[PoolStateBody]:
+        """Return the pools."""
+        return self.items
 
 
 class DispatchedQueueBody(Struct):
-    """The jobs claimed from a queue in the last minute."""
+    """The jobs claimed from a queue in the last minute.
+
+    ``dispatched`` is the same as ``dispatch_count_1m``: the specification's admin page reads it.
+    """
 
     name: str
+    dispatched: Count
     dispatch_count_1m: Count
     dispatch_ratio_1m: float
     avg_wait_ms: Count

@@ -46,6 +46,9 @@ _ANYTHING: Final = frozenset({b"", b"*/*"})
 
 _MAX_REQUEST_ID_LENGTH: Final = 200
 
+MAX_COMPLAINTS: Final = 10
+"""Maximum number of unknown query parameters that an answer names."""
+
 _TRACE_HEADERS: Final = frozenset(name.encode() for name in tracing.CARRIED)
 
 _REQUEST_PREFIX: Final = f"req_{new_id()}-"
@@ -174,10 +177,18 @@ class HttpRequest:
         return bool(self.version)
 
     def check_query(self, known: Collection[str]) -> None:
-        """Refuse query parameters that the endpoint does not have: a misspelt filter would show everything."""
+        """Refuse query parameters that the endpoint does not have: a misspelt filter would show everything.
+
+        Those of an SDK are no misspellings of its user, who cannot change them: they only bring warnings if it reads.
+        """
         if self._query_string and (unknown := sorted(self._parameters().keys() - known)):
             has = f"It has {', '.join(sorted(known))}." if known else "It has none."
-            raise InvalidRequest(f"This endpoint has no query parameter {unknown[0][:60]!r}. {has}", field=unknown[0])
+            complaints = [
+                f"This endpoint has no query parameter {name[:60]!r}. {has}" for name in unknown[:MAX_COMPLAINTS]
+            ]
+            if not (self.is_from_sdk and self.is_reading):
+                raise InvalidRequest(complaints[0], field=unknown[0])
+            self.warnings = complaints
 
     @property
     def query(self) -> dict[str, str]:

@@ -11,6 +11,8 @@ import os
 import time
 from typing import Final
 
+import msgspec
+
 from ojster.core.access import Operation
 from ojster.core.errors import BackendUnavailable, InvalidRequest, OjsterError
 from ojster.core.events import MAX_EVENTS_PER_PAGE, EventFilter, EventPage
@@ -31,7 +33,7 @@ from ojster.insight.wire import (
 )
 from ojster.jobs.checkpoints import MAX_CHECKPOINT_BYTES
 from ojster.server.answer import Answer, encode
-from ojster.server.pages import flag, page_of
+from ojster.server.pages import flag, numbered_page, numbered_pagination, page_of
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
 from ojster.workflows.node import MAX_NODES
@@ -46,9 +48,10 @@ RETRY: Final = ((b"retry-after", b"1"),)
 
 
 async def list_events(request: HttpRequest) -> Answer:
-    """List recent events, oldest first, optionally by ``types``, ``queues`` and ``job_types``.
+    """List recent events, oldest first, optionally by ``types`` (or ``type``), ``queues`` and ``job_types``.
 
-    ``recent=true`` begins with those of the last ``RECENT_TRANSACTIONS`` transactions that are kept.
+    ``recent=true`` begins with those of the last ``RECENT_TRANSACTIONS`` transactions that are kept. With ``page``, the
+    answer is a page of at most 1,000 of the newest events, newest first.
     """
     query = request.query
     limit, _, _ = page_of(query, default=100, largest=MAX_EVENTS_PER_PAGE)
@@ -56,11 +59,24 @@ async def list_events(request: HttpRequest) -> Answer:
     if not (after.isascii() and after.isdigit() and len(after) < 19):
         raise InvalidRequest("The parameter 'after' must be the id of an event.", field="after")
     filters = {name: tuple(filter(None, query.get(name, "").split(","))) for name in ("types", "queues", "job_types")}
+    filters["types"] += tuple(filter(None, (query.get("type"),)))
+    chosen = EventFilter(int(after), filters["types"], filters["queues"], filters["job_types"], limit)
+    if "page" in query:
+        return await _numbered_events(request, chosen)
     if flag(query, "recent"):
         after = str(max(int(after), await request.service.events.last() - RECENT_TRANSACTIONS * NUMBERS_PER_BATCH))
-    chosen = EventFilter(int(after), filters["types"], filters["queues"], filters["job_types"], limit)
+        chosen = msgspec.structs.replace(chosen, after=int(after))
     page = await request.service.events.select(chosen)
     return Answer(encode(page))
+
+
+async def _numbered_events(request: HttpRequest, chosen: EventFilter) -> Answer:
+    """Answer as the specification's admin page asks: it reads ``timestamp`` where ojs-events has ``time``."""
+    page = numbered_page(request.query)
+    newest = await request.service.events.newest(msgspec.structs.replace(chosen, limit=MAX_EVENTS_PER_PAGE))
+    shown = [event | {"timestamp": event["time"]} for event in newest[page.offset : page.offset + page.size]]
+    pagination = numbered_pagination(page, len(newest))
+    return Answer(encode(EventPage(shown, None, page.offset + page.size < len(newest), pagination)))
 
 
 async def health(request: HttpRequest) -> Answer:
@@ -224,7 +240,7 @@ ROUTES: Final = (
         list_events,
         "Server",
         answer=EventPage,
-        query=("types", "queues", "job_types", "after", "recent", "limit"),
+        query=("types", "type", "queues", "job_types", "after", "recent", "limit", "page", "per_page"),
     ),
     Route("GET", f"{BASE}/health", health, "Server", answer=HealthAnswer, more=(503,), is_public=True),
     Route("GET", f"{BASE}/ping", ping, "Server", answer=PingAnswer, needs=tuple(Operation)),
