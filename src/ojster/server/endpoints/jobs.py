@@ -62,6 +62,7 @@ from ojster.server.declared import endpoints_of
 from ojster.server.endpoints.bulk import key_of
 from ojster.server.pages import flag, page_of, pagination, wait_ms, whole
 from ojster.server.request import HttpRequest
+from ojster.server.result_values import answer_with_value
 from ojster.server.route import BASE, PAGE, Route, location
 
 T = TypeVar("T")
@@ -152,13 +153,16 @@ async def _push_or_block(request: HttpRequest, push: Callable[[], Awaitable[T]])
 
 
 async def show_job(request: HttpRequest) -> Answer:
-    """Show a job. With ``wait_ms``, answer when the job is finished or the time has passed."""
+    """Show a job. With ``wait_ms``, answer when the job is finished or the time has passed.
+
+    A result that is a file is shown as a reference; to requests with ``OJS-Version``, its value up to 16 MiB.
+    """
     wait = wait_ms(request.query)
     jobs, id = request.service.jobs, request.path["id"]
     if wait and not is_job_id(id):
         id = (await jobs.find(id)).id
     job = await jobs.wait_for(id, wait) if wait else await jobs.find(id)
-    return Answer(b'{"job":%b}' % to_json(job))
+    return await answer_with_value(request, job) if request.is_from_sdk else Answer(b'{"job":%b}' % to_json(job))
 
 
 async def show_result(request: HttpRequest) -> Answer:
