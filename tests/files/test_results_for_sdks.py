@@ -27,7 +27,7 @@ def store_url(tmp_path: Any) -> str:
 
 
 async def complete(bench: Bench, result: bytes = b"", **more: Any) -> Job:
-    await bench.push(args=[',"result":{}'], **more)
+    await bench.push("a", ',"result":{}', **more)
     job = await bench.fetch_one()
     await bench.service.jobs.acknowledge([Acknowledgement(job.id, result)])
     return job

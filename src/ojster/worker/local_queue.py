@@ -109,6 +109,10 @@ class LocalQueue:
             else:
                 self._held.append((now, job))
 
+    def hold_none(self) -> None:
+        """Hold no jobs from now on."""
+        self._most = 0
+
     def take(self) -> Job | None:
         """Return the next job, which begins; ``None``: there is none."""
         try:

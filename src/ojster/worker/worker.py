@@ -36,6 +36,7 @@ from ojster.queues.fairness import STRICT, Sharing, check_sharing
 from ojster.sandbox.sandbox import Sandbox
 from ojster.service import Service
 from ojster.worker import job_log
+from ojster.worker.arrival import arrive
 from ojster.worker.backoff import UNREACHABLE, Backoff
 from ojster.worker.backup_heartbeat import BackupHeartbeat
 from ojster.worker.children import FAREWELL_SECONDS, ChildLimits, ChildPool
@@ -43,7 +44,6 @@ from ojster.worker.code import CodeRunner
 from ojster.worker.drain_check import DRAIN_CHECK_SECONDS, DrainCheck
 from ojster.worker.execution import Ending, Executor, report_failure
 from ojster.worker.failures import failure_of
-from ojster.worker.handback import hand_back_jobs
 from ojster.worker.heartbeats import beat_for_ever, heartbeat_of, interval_between
 from ojster.worker.identity import Identity
 from ojster.worker.local_queue import MAX_HELD_SECONDS, MAX_PREFETCH, LocalQueue, may_wait
@@ -268,8 +268,8 @@ class Worker:
         ------
         NoHandlers
             The application has no handlers, and the worker runs no code that jobs carry.
-        BackendUnavailable
-            The database cannot be opened. An unreachable server is retried. What the lifespan raises is raised, too.
+        BackendUnavailable, Unsupported
+            The database cannot be opened, or the server has no workers. What the lifespan raises is raised, too.
         NotConfined
             The worker is configured to run code that jobs carry, and this platform cannot confine it.
         """
@@ -290,8 +290,8 @@ class Worker:
         client = self.app.client()
         if isinstance(client, Service):
             client.maintenance.start(after_outage=not until_empty)
-        if self._identity is not None:  # before anything starts that would have to end if this fails
-            await hand_back_jobs(client, self.id, lambda: self.state == "terminate")
+        # before anything starts that would have to end if this fails
+        await arrive(client, self.id, self._identity, self._held, lambda: self.state == "terminate")
         self._children = None if self.children is None else ChildPool(self.children)
         runner = None if self.code is None else CodeRunner(self.code, client)
         self._executor = Executor(self.app, self.concurrency, self._children, self._changed.set, runner)
