@@ -12,7 +12,7 @@ from tests.dashboard.conftest import BUILT
 from tests.dashboard.test_pages import open_page
 
 if TYPE_CHECKING:
-    from playwright.async_api import Browser
+    from playwright.async_api import Browser, Request, Response
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, needs_browser, BUILT]
 
@@ -35,3 +35,45 @@ async def test_eight_windows_share_one_connection_and_each_is_live(
     for window in windows[1:]:
         await window.get_by_role("link", name="for.others").wait_for()
     await context.close()
+
+
+async def test_open_pages_share_answers_and_miss_nothing_and_each_sees_its_own_change_at_once(
+    bench: Bench, server: str, chromium: Browser
+) -> None:
+    await bench.push("first", queue="mail")
+    contexts = [await chromium.new_context() for _ in range(4)]
+    pages = [await context.new_page() for context in contexts]
+    shared: list[str] = []
+    for page in pages:
+        page.on("response", lambda answer: note_age(answer, shared))
+        await page.add_init_script("Object.defineProperty(document, 'hidden', {get: () => false})")
+        await open_page(page, server, "jobs")
+        await page.get_by_text("Live", exact=True).wait_for()
+    for number in range(5):
+        await bench.push(f"job.n{number}", queue="mail")
+        for page in pages:
+            await page.get_by_role("link", name=f"job.n{number}").wait_for()
+    assert shared
+    page = pages[0]
+    await open_page(page, server, "queues")
+    await page.get_by_role("link", name="mail", exact=True).wait_for()
+    reads: list[str | None] = []
+    page.on("request", lambda request: note_read(request, reads))
+    await page.get_by_role("button", name="Pause the queue mail").click()
+    await page.get_by_role("button", name="Resume the queue mail").wait_for()
+    assert reads
+    assert reads[0] is None, "it accepts no answer from before its change"
+    for context in contexts:
+        await context.close()
+
+
+def note_age(answer: Response, shared: list[str]) -> None:
+    """Note the address of an answer that another page had got before."""
+    if "age" in answer.headers:
+        shared.append(answer.url)
+
+
+def note_read(request: Request, reads: list[str | None]) -> None:
+    """Note what a page says of the age of the queues that it asks for."""
+    if request.method == "GET" and "/admin/queues" in request.url:
+        reads.append(request.headers.get("cache-control"))

@@ -30,10 +30,12 @@ async function limited(request: Request): Promise<Response> {
   const ended = new AbortController();
   const timer = window.setTimeout(() => ended.abort(), limit);
   try {
+    if (isRead && Date.now() >= freshUntil) request.headers.set("Cache-Control", "max-age=1");
     const answer = await fetch(request, { signal: ended.signal });
     const body = await answer.arrayBuffer();
     hear();
     const { status, statusText, headers } = answer;
+    if (headers.has("Age")) seconds += 1;
     return new Response(body.byteLength ? body : null, { status, statusText, headers });
   } catch (error) {
     if (!ended.signal.aborted) throw error;
@@ -41,8 +43,17 @@ async function limited(request: Request): Promise<Response> {
     throw new ApiError(0, "timeout", `The server has not answered within ${limit / 1000} s. ${advice}`);
   } finally {
     window.clearTimeout(timer);
+    if (!isRead) freshUntil = Date.now() + FRESH_MS;
   }
 }
+
+/** Time after a change by this page in which it accepts no answer of a second ago: it must see what it has done. */
+const FRESH_MS = 1_500;
+let freshUntil = 0;
+let seconds = 0;
+
+/** How many answers so far were some that others had got within the last second: what changed since is not in them. */
+export const secondHandAnswers = (): number => seconds;
 
 export const client = createClient<paths>({
   baseUrl: ROOT.href.replace(/\/$/, ""),

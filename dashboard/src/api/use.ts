@@ -1,5 +1,5 @@
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
-import { type ApiError } from "./client";
+import { type ApiError, secondHandAnswers } from "./client";
 import { type Changes, type Kind, listen } from "./live";
 
 export interface Loaded<T> {
@@ -31,6 +31,10 @@ interface Current<T> {
 const MAX_KEPT = 100;
 /** Time after which what the server did not answer is asked for again. */
 const RETRY_MS = 5_000;
+/** Time after which an answer to the same question has what the first did not: longer than the second between two changes. */
+const AGE_MS = 1_100;
+/** Time between two looks at whether a page that is held may change. */
+const HELD_MS = 500;
 const kept = new Map<string, unknown>();
 
 function keep(key: string, value: unknown): void {
@@ -60,6 +64,7 @@ export function useData<T>(key: string | null, load: () => Promise<T>, live: Liv
   const liveness = useRef(live);
   liveness.current = live;
   const retrying = useRef(0);
+  const ageing = useRef(0);
   if (state.current.key !== key) {
     state.current = {
       key,
@@ -70,15 +75,20 @@ export function useData<T>(key: string | null, load: () => Promise<T>, live: Liv
     };
   }
 
-  const read = useCallback(async () => {
+  const read = useCallback(async (isSecond = false) => {
     const current = state.current;
     if (current.key === null) return;
     // While an answer is on its way, no other is asked for: a busy server would never be shown.
     current.isAgain = current.isReading;
     if (current.isReading) return;
     current.isReading = true;
+    window.clearTimeout(ageing.current);
+    let known = 0;
+    let isAsked = !isSecond;
     do {
+      isAsked ||= current.isAgain;
       current.isAgain = false;
+      known = secondHandAnswers();
       try {
         const data = await loader.current();
         if (state.current !== current) return;
@@ -95,11 +105,21 @@ export function useData<T>(key: string | null, load: () => Promise<T>, live: Liv
       redraw((count) => count + 1);
     } while (current.isAgain);
     current.isReading = false;
+    // What was read after a change may be from before it: nothing else would tell the page to read again.
+    const isLive = (liveness.current.kinds?.length ?? 0) > 0;
+    if (isLive && isAsked && secondHandAnswers() > known) ageing.current = window.setTimeout(again, AGE_MS);
   }, []);
+  const again = useCallback((): void => {
+    if (liveness.current.isHeld?.()) ageing.current = window.setTimeout(again, HELD_MS);
+    else void read(true);
+  }, [read]);
 
   useEffect(() => {
     void read();
-    return () => window.clearTimeout(retrying.current);
+    return () => {
+      window.clearTimeout(retrying.current);
+      window.clearTimeout(ageing.current);
+    };
   }, [key, read]);
 
   const isLive = (live.kinds?.length ?? 0) > 0;
@@ -108,7 +128,7 @@ export function useData<T>(key: string | null, load: () => Promise<T>, live: Liv
     let timer = 0;
     const later = (): void => {
       timer = 0;
-      if (liveness.current.isHeld?.()) timer = window.setTimeout(later, 500);
+      if (liveness.current.isHeld?.()) timer = window.setTimeout(later, HELD_MS);
       else void read();
     };
     const stop = listen((changes) => {

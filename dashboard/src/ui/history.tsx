@@ -3,7 +3,7 @@ import { useState } from "preact/hooks";
 import { accepted, client, query } from "../api/client";
 import { useData } from "../api/use";
 import { Chart } from "./chart";
-import { duration, fraction, number, timestamp } from "./format";
+import { duration, fraction, number } from "./format";
 import { Card, Segments, Shown } from "./parts";
 import { useTheme } from "./theme";
 
@@ -30,7 +30,8 @@ export function History({ queue, type, types, choose }: Of) {
   const theme = useTheme();
   const { period, seconds, step } = RANGES[range];
   const load = () => {
-    const since = timestamp(seconds * 1000);
+    // At the start of a step, so that all pages ask the same.
+    const since = new Date((Math.floor(Date.now() / 1000 / step) * step - seconds) * 1000).toISOString();
     return accepted(
       client.GET("/ojs/v1/admin/stats/history", { params: { query: query({ period, since, queue, type }) } }),
     );

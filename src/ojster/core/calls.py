@@ -168,7 +168,7 @@ class Options(Struct, kw_only=True):
         Status of the answer.
     more, query:
         Further statuses and query parameters of an endpoint that is written by hand.
-    needs, for_all, configures, large:
+    needs, for_all, configures, large, recent:
         As in ``ojster.server.route.Route``.
     once:
         Whether the client never repeats a request that may have arrived.
@@ -187,6 +187,7 @@ class Options(Struct, kw_only=True):
     for_all: bool = False
     configures: bool = False
     large: bool = False
+    recent: bool = False
     once: bool = False
     wait: float = 0.0
 

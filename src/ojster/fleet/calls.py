@@ -43,7 +43,7 @@ class FleetCalls(Calls):
         """
         raise NotImplementedError
 
-    @Listing("GET", "/workers", "list_workers", _TAG, WorkersAnswer, page_size=200)
+    @Listing("GET", "/workers", "list_workers", _TAG, WorkersAnswer, page_size=200, recent=True)
     async def all(self) -> list[KnownWorker]:
         """List the workers that send heartbeats."""
 

@@ -58,7 +58,7 @@ class TaskCalls(Calls):
 class InsightCalls(Calls):
     """Calls about the work of the whole system, or of what the caller may see of it."""
 
-    @Call("GET", "/job-facets", "show_facets", _JOBS, FacetsAnswer)
+    @Call("GET", "/job-facets", "show_facets", _JOBS, FacetsAnswer, recent=True)
     async def facets(
         self,
         *,
@@ -78,7 +78,7 @@ class InsightCalls(Calls):
         With ``internal=true``, jobs of the server's own work count, too, such as deliveries.
         """
 
-    @Call("GET", "/failures", "show_failures", _JOBS, FailuresAnswer)
+    @Call("GET", "/failures", "show_failures", _JOBS, FailuresAnswer, recent=True)
     async def failures(
         self,
         *,
@@ -93,15 +93,17 @@ class InsightCalls(Calls):
         unless ``internal`` or ``queue`` asks for them.
         """
 
-    @Call("GET", "/admin/attention", "show_attention", _OPERATORS, AttentionAnswer, needs=INSPECT)
+    @Call("GET", "/admin/attention", "show_attention", _OPERATORS, AttentionAnswer, needs=INSPECT, recent=True)
     async def attention(self) -> list[Finding]:
         """Show what needs the attention of an operator, the worst first; an empty list if all is well."""
 
-    @Call("GET", "/admin/stats", "show_stats", _OPERATORS, SystemAnswer, needs=INSPECT)
+    @Call("GET", "/admin/stats", "show_stats", _OPERATORS, SystemAnswer, needs=INSPECT, recent=True)
     async def statistics(self) -> SystemAnswer:
         """Show system totals: queues, workers, jobs by state, throughput and uptime."""
 
-    @Call("GET", "/admin/stats/history", "show_history", _OPERATORS, StatisticsHistoryAnswer, needs=INSPECT)
+    @Call(
+        "GET", "/admin/stats/history", "show_history", _OPERATORS, StatisticsHistoryAnswer, needs=INSPECT, recent=True
+    )
     async def history(
         self,
         period: Period = "5m",
@@ -122,6 +124,7 @@ class InsightCalls(Calls):
         _OPERATORS,
         DeadLetterStatisticsAnswer,
         also=("/dead-letter/stats",),
+        recent=True,
     )
     async def dead_letters(self) -> DeadLetterStatisticsAnswer:
         """Show dead letter counts, by queue and error type, and their retention."""

@@ -116,14 +116,16 @@ class QueueCalls(Calls):
     async def limit(self, name: str, limits: Limits) -> QueueConfigurationAnswer:
         """Replace the concurrency limit and the rate limits of a queue. An empty body removes all limits."""
 
-    @NumberedListing("GET", "/admin/queues", "list_admin_queues", _OPERATORS, AdminQueuesAnswer, needs=INSPECT)
+    @NumberedListing(
+        "GET", "/admin/queues", "list_admin_queues", _OPERATORS, AdminQueuesAnswer, needs=INSPECT, recent=True
+    )
     async def overviews(self, *, internal: bool = False) -> list[AdminQueueBody]:
         """List the queues with their job counts by state, throughput and latency.
 
         Queues of the server's own work are left out unless ``internal`` is true.
         """
 
-    @Call("GET", "/admin/queues/{name}", "show_admin_queue", _OPERATORS, QueueDetailAnswer, needs=INSPECT)
+    @Call("GET", "/admin/queues/{name}", "show_admin_queue", _OPERATORS, QueueDetailAnswer, needs=INSPECT, recent=True)
     async def overview(self, name: str) -> QueueDetailAnswer:
         """Show a queue with its counts, throughput, latency and configuration."""
 

@@ -43,6 +43,7 @@ from ojster.server.oidc_login import OidcLogin
 from ojster.server.pages import numbered
 from ojster.server.paths import with_encoded_slashes
 from ojster.server.proxies import TrustedProxies
+from ojster.server.recent_answers import RecentAnswers
 from ojster.server.request import HttpRequest, Services
 from ojster.server.route import BASE, Route
 from ojster.server.websocket import serve_websocket
@@ -149,6 +150,7 @@ class Application:
             32 * service.database.settings.largest_job, service.database.settings.largest_batch * 1024
         )
         self._specified = routes_of(capabilities)
+        self._recent = RecentAnswers()
         service.database.records_events = True
         routes = [*self._specified, *self._plain_routes()]
         endpoints = {(route.method, route.path): self._endpoint(route) for route in routes}
@@ -194,6 +196,8 @@ class Application:
         query = frozenset(route.query) if route.path.startswith(BASE) and not route.any_query else None
         terms = Terms(route.is_for_tenants, route.needs, route.is_audited, query, route.method == "GET")
         handler = numbered(route.handler) if "page" in route.query else route.handler
+        if route.recent:
+            handler = self._recent.shared(handler)
         return Endpoint(handler, self.service, self.metrics, largest, self._services, terms)
 
     def _plain_routes(self) -> list[Route]:

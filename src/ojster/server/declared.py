@@ -57,6 +57,7 @@ def _route(declared: Declared, path: str, handler: Handler) -> Route:
         call.more,
         query=(*declared.in_query, *call.query, *_PAGES.get(type(call), ())),
         large=call.large,
+        recent=call.recent,
         may_be_empty=call.may_be_empty,
         for_all=call.for_all,
         configures=call.configures,

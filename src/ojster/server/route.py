@@ -45,6 +45,10 @@ class Route(msgspec.Struct, frozen=True):
     """Whether the body may contain many jobs."""
     may_be_empty: bool = False
     """Whether the body may be missing."""
+    recent: bool = False
+    """Whether callers that accept it get an answer of the last second (``server/recent_answers.py``): for what many
+    open dashboards read again and again. The answer must depend on the rights of the caller alone, not on its name."""
+
     streams: bool = False
     """Whether the response is an endless stream."""
 

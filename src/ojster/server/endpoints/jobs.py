@@ -283,7 +283,7 @@ LIST_FILTERS: Final = ("state", "queue", "type", "error_type", "cron_name", "sin
 ROUTES: Final = (
     *endpoints_of(JobCalls, lambda service: service.jobs),
     Route("POST", f"{BASE}/jobs", enqueue, "Jobs", EnqueueBody, EnqueuedAnswer, 201, (200,), needs=ENQUEUE),
-    Route("GET", f"{BASE}/jobs", list_jobs, "Jobs", None, JobPageAnswer, query=(*LIST_FILTERS, *PAGE)),
+    Route("GET", f"{BASE}/jobs", list_jobs, "Jobs", None, JobPageAnswer, query=(*LIST_FILTERS, *PAGE), recent=True),
     Route("GET", f"{BASE}/jobs/{{id}}", show_job, "Jobs", None, JobAnswer, query=("wait_ms",)),
     Route(
         "GET",
