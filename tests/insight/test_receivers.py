@@ -181,6 +181,7 @@ async def test_every_list_and_count_has_the_servers_own_jobs_when_they_are_asked
     if asked in ("nothing", "internal"):
         queues = (await ask("/admin/queues"))["items"]
         assert len(queues) == (1 if asked == "nothing" else 2)
+        assert len((await ask("/queues"))["queues"]) == len(queues)
     if asked == "nothing":
         totals = await ask("/admin/stats")
         assert (totals["queues"], sum(totals["jobs"].values())) == (1, 3)

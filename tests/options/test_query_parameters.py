@@ -183,6 +183,7 @@ ELSEWHERE: Final[dict[str, str]] = {
     "DELETE /workers/{id}": "jobs/test_answers.py",
     "GET /admin/stats/history": "insight/test_admin.py",
     "GET /admin/queues": "insight/test_receivers.py",
+    "GET /queues": "insight/test_receivers.py",
     "GET /jobs/{id}/flow": "flows/test_kept_flows.py",
     "GET /tasks/runs": "insight/test_task_history.py",
     "GET /tasks/statistics": "insight/test_task_history.py",

@@ -53,8 +53,11 @@ class QueueCalls(Calls):
     """Calls about queues."""
 
     @Listing("GET", "/queues", "list_queues", _TAG, QueuesAnswer, page_size=200)
-    async def all(self) -> list[Queue]:
-        """List all queues, by name."""
+    async def all(self, *, internal: bool = False) -> list[Queue]:
+        """List all queues, by name.
+
+        Queues of the server's own work, such as deliveries, are left out unless ``internal`` is true.
+        """
 
     @Listing("GET", "/admin/unserved-queues", "list_unserved_queues", _OPERATORS, QueuesAnswer, needs=INSPECT)
     async def unserved(self) -> list[Queue]:

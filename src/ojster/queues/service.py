@@ -13,7 +13,7 @@ from ojster.core.tenant import NOBODY
 from ojster.core.timestamps import format_optional, format_timestamp
 from ojster.core.wire import JobCountsBody
 from ojster.jobs.filter_walk import JobFilter, batches
-from ojster.jobs.names import check_queue_name
+from ojster.jobs.names import check_queue_name, is_internal
 from ojster.jobs.scope import CapabilityService, Scope, accepted
 from ojster.jobs.service import JobService
 from ojster.jobs.sweeps import SWEEP_BATCH_SIZE
@@ -44,14 +44,21 @@ class QueueService(CapabilityService, QueueCalls):
         super().__init__(scope)
         self._jobs = jobs
 
-    async def all(self) -> list[Queue]:
-        """Return all queues by name; for a tenant, only the queues that have had its jobs."""
-        names = await self.database.read(queues.list_queues, None)
+    async def all(self, *, internal: bool = False) -> list[Queue]:
+        """Return all queues by name; for a tenant, only the queues that have had its jobs.
+
+        Parameters
+        ----------
+        internal:
+            Whether queues of the server's own work are listed, too.
+        """
+        known = await self.database.read(queues.list_queues, None)
+        names = [queue for queue in known if internal or not is_internal(queue.name)]
         if self.scope.tenant is None:
             return names
         if self.scope.tenant == NOBODY:
-            known = await self.database.read_many(queues.statistics_without_tenant, [queue.name for queue in names])
-            return [overview.queue for overview in known if overview is not None]
+            seen = await self.database.read_many(queues.statistics_without_tenant, [queue.name for queue in names])
+            return [overview.queue for overview in seen if overview is not None]
         theirs = await self._jobs.count()
         return [queue for queue in names if queue.name in theirs]
 

@@ -88,7 +88,7 @@ async def _workers(service: Service) -> Iterator[Metric]:
 
 async def _queues(service: Service) -> Iterator[Metric]:
     """Return gauges of queues: paused, work of the last hour, fill level, and use of pools."""
-    queues = await service.queues.all()
+    queues = await service.queues.all(internal=True)
     statistics = await asyncio.gather(*(service.queues.statistics(queue.name) for queue in queues))
     paused = GaugeMetricFamily("ojs_queue_paused", "Whether a queue is paused.", labels=["queue"])
     done = GaugeMetricFamily(

@@ -22,14 +22,14 @@ def queues() -> None:
 
 @queues.command("list", epilog=examples("ojster queues list", "ojster queues list --json"))
 @with_url
+@click.option("--internal", is_flag=True, help="List queues of the server's own work, too, such as deliveries.")
 @with_json
-def list_queues(url: str, as_json: bool) -> None:
+def list_queues(url: str, internal: bool, as_json: bool) -> None:
     """List all queues with their job counts by state."""
 
     async def look(client: Client) -> list[QueueStatistics]:
-        return list(
-            await asyncio.gather(*[client.queues.statistics(queue.name) for queue in await client.queues.all()])
-        )
+        queues = await client.queues.all(internal=internal)
+        return list(await asyncio.gather(*[client.queues.statistics(queue.name) for queue in queues]))
 
     statistics = ask(url, look)
     if as_json:
