@@ -14,7 +14,7 @@ import pytest
 from ojster.core import json_objects, property_values, schema_cost, wire
 from ojster.core.settings import ServiceSettings
 from ojster.events import reaction_rules
-from ojster.jobs import checkpoints, code, job_types, names, new_job, queries, rate_limit_wire
+from ojster.jobs import checkpoints, code, filters, job_types, names, new_job, queries, rate_limit_wire
 from ojster.schedules import cron_expression
 from ojster.server.application import Application
 from ojster.service import Service
@@ -154,6 +154,14 @@ PROBES: Final[dict[str, Probe]] = {
     "checkpoint": (
         checkpoints.MAX_CHECKPOINT_BYTES,
         lambda n: ("PUT", "/jobs/{job}/checkpoint", {"state": "x" * (n - 2)}),
+    ),
+    "values of a condition of a filter": (
+        filters.MAX_VALUES,
+        lambda n: ("POST", "/jobs/bulk/cancel", {"filter": {"tag": [f"t{i}" for i in range(n)]}, "dry_run": True}),
+    ),
+    "value of a condition of a filter": (
+        filters.MAX_TEXT,
+        lambda n: ("POST", "/jobs/bulk/cancel", {"filter": {"tag": "t" * n}, "dry_run": True}),
     ),
 }
 

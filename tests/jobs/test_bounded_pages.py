@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ojster.jobs import queries
+from ojster.jobs import pages
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.queries import Page
 from tests.conftest import Bench, Http
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queries, "MAX_EXAMINED", 10)
+    monkeypatch.setattr(pages, "MAX_EXAMINED", 10)
 
 
 async def pushed(bench: Bench, types: str) -> list[str]:

@@ -50,6 +50,14 @@ JOBS: Final = INTERNAL | {
     "since": LATER,
     "until": "2020-01-01T00:00:00Z",
 }
+FOUND: Final = JOBS | {
+    "error_text": "E",
+    "worker": "w",
+    "workflow": "w1",
+    "tag": "x",
+    "where": "args.a=1",
+    "id": OTHER,
+}
 DEAD_LETTERS: Final = INTERNAL | {
     "queue": "other",
     "type": "b",
@@ -98,8 +106,8 @@ HOURLY: Final = {"expression": "0 0 * * *"}
 STARTED: Final[Call] = ("POST", "/workflows", {"definition": "known"})
 
 SCENES: Final[dict[str, Scene]] = {
-    "GET /jobs": scene("/jobs", JOBS | WHOLE, *TWO),
-    "GET /job-facets": scene("/job-facets", JOBS, *TWO),
+    "GET /jobs": scene("/jobs", FOUND | WHOLE | {"sort": "oldest"}, *TWO),
+    "GET /job-facets": scene("/job-facets", FOUND, *TWO),
     "GET /admin/jobs": scene(
         "/admin/jobs", JOBS | WHOLE | {"sort": "priority", "order": "asc"}, push(priority=5), TWO[1]
     ),

@@ -14,7 +14,7 @@ from ojster.insight.attention import find_attention
 from ojster.insight.facets import FacetQuestion, count_facets
 from ojster.insight.failures import FailureQuestion, group_failures
 from ojster.insight.receivers import DeliveryOutcome
-from ojster.jobs import queries
+from ojster.jobs import pages
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.queries import Page
 from ojster.jobs.scope import Caller
@@ -47,7 +47,7 @@ async def asked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Recorded:
         await bench.fail(await bench.fetch_one(), type="Smtp")
     steps = b'{"type":"group","jobs":[{"type":"a","args":[]},{"type":"wait"}]}'
     workflow = await service.workflows.create(read_members(steps))
-    monkeypatch.setattr(queries, "MAX_EXAMINED", 2)  # as in a long list
+    monkeypatch.setattr(pages, "MAX_EXAMINED", 2)  # as in a long list
     subscription = Subscription("sub_1", "http://127.0.0.1/", ("job.enqueued",), "secret", 0)
     await service.scope.do(webhooks.subscribe, subscription)
     await bench.push("told")
@@ -92,7 +92,7 @@ async def test_surveys_read_no_whole_table(
         (("FROM jobs WHERE tenant = :tenant", "ORDER BY seq DESC LIMIT :newest"), "jobs_tenant (tenant=?)"),
         (("FROM jobs", "finished_at > :since", "GROUP BY queue"), "jobs_discarded (dead=? AND finished_at>?)"),
         (("UNION ALL", "state = 'available'", ") AS available"), "(queue=?"),
-        (("FROM jobs", "seq >= :floor"), "INTEGER PRIMARY KEY (rowid>?"),
+        (("FROM jobs", "seq >= :first_seq"), "INTEGER PRIMARY KEY (rowid>?"),
         (("FROM queue_minutes", "queue = :queue"), "PRIMARY KEY (queue=? AND minute>? AND minute<?)"),
         (("FROM nodes AS n", "SELECT node FROM jobs"), "jobs_suspended (node>? AND node<?)"),
     ):

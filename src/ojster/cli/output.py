@@ -169,8 +169,11 @@ def print_page(page: JobPage, as_json: bool, empty: str) -> None:
         print_json({"jobs": [job_json(job) for job in page.jobs], "total": page.total, "is_complete": page.is_complete})
         return
     if not (page.is_complete or page.jobs):
-        empty = "Among the newest jobs there are none that match; older ones were not examined."
+        some = "newest jobs" if page.examined is None else f"newest {page.examined:,} jobs"
+        empty = f"Among the {some} there are none that match; older ones were not examined."
     print_table(JOB_COLUMNS, job_rows(page.jobs), empty)
     if page.total > len(page.jobs):
         some = "" if page.is_complete else "at least "
         console.print(f"{len(page.jobs)} of {some}{page.total}", style="bright_black")
+    if page.jobs and page.examined is not None:
+        console.print(f"{page.examined:,} jobs were searched; others may match.", style="bright_black")

@@ -34,13 +34,13 @@ from ojster.jobs.calls import JobCalls
 from ojster.jobs.checkpoints import NewCheckpoint
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.filter_walk import JobFilter
-from ojster.jobs.filters import filter_members
+from ojster.jobs.filters import filter_members, shown_value
 from ojster.jobs.history import Entry
 from ojster.jobs.history_wire import HistoryAnswer, read_entry
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.jobs.middleware import EnqueueMiddleware, MiddlewareChain, through_middleware
 from ojster.jobs.push import Pushed
-from ojster.jobs.queries import JobPage, Page
+from ojster.jobs.queries import SORTS, JobPage, Page
 from ojster.jobs.sweeps import MAX_SWEEP_SECONDS, Sweep
 from ojster.jobs.transitions import ChangedJob
 from ojster.jobs.wire import (
@@ -104,24 +104,31 @@ class RemoteJobs(RemoteCapability, JobCalls):
         return _steered((await self._connection.call("DELETE", f"/jobs/{quote(job_id, safe='')}"))["job"])
 
     async def select(self, chosen: JobFilter = JobFilter(), page: Page = Page()) -> JobPage:  # noqa: B008  (frozen)
-        """Return a page of jobs, filtered by states, queue, type, last error, cron job, and dead letters.
+        """Return a page of jobs.
 
         Raises
         ------
         InvalidRequest
-            The filter has another condition, which lists of servers do not have.
+            The filter has a condition, or the page an order, that lists of servers do not have.
         """
-        listed = {name: getattr(chosen, name) for name in ("queue", "type", "error_type", "cron_name", "internal")}
-        if chosen != JobFilter(states=chosen.states, dead=True if chosen.dead else None, **listed):
-            raise InvalidRequest(
-                "A server lists jobs by states, queue, type, error type, cron job and dead letters alone."
-            )
-        query = paging(page) | {"state": ",".join(chosen.states)} | listed
-        query["internal"] = "true" if chosen.internal else None
-        path = "/dead-letter" if chosen.dead else "/jobs"
-        answer, total, before = await self._connection.list_page(path, query)
-        is_complete = msgspec.json.decode(answer["pagination"]).get("is_complete", True)
-        return JobPage([job_of(raw) for raw in list_of(answer["jobs"])], total, before, is_complete)
+        of_dead = bool(chosen.dead)
+        listed = {name: getattr(chosen, name) for name in (_LISTED_DEAD if of_dead else _LISTED)}
+        if chosen != JobFilter(dead=of_dead or None, **listed):
+            names = ", ".join(sorted(_LISTED_DEAD if of_dead else _LISTED))
+            raise InvalidRequest(f"A server lists {'dead letters' if of_dead else 'jobs'} by these alone: {names}.")
+        sort = next((name for name, order in SORTS.items() if order == (page.sort, page.ascending)), None)
+        if sort is None or (of_dead and sort != "newest"):
+            raise InvalidRequest(f"A server does not sort this list by {page.sort!r} so. Jobs: {', '.join(SORTS)}.")
+        query = paging(page) | {
+            _QUERY_NAMES.get(name, name): shown_value(name, value) for name, value in listed.items()
+        }
+        query |= {"internal": "true" if chosen.internal else None, "sort": sort if sort != "newest" else None}
+        answer, total, before = await self._connection.list_page("/dead-letter" if of_dead else "/jobs", query)
+        more = msgspec.json.decode(answer["pagination"])
+        if not page.is_by_arrival:
+            before = None  # its pages have offsets
+        jobs = [job_of(raw) for raw in list_of(answer["jobs"])]
+        return JobPage(jobs, total, before, more.get("is_complete", True), more.get("examined"))
 
     async def history(self, job_id: str) -> list[Entry]:
         """Return the events of a job, oldest first."""
@@ -211,6 +218,19 @@ class RemoteJobs(RemoteCapability, JobCalls):
         """Save a job's checkpoint."""
         body = CheckpointBody(Raw(item.state), item.worker_id, item.attempt)
         await self._connection.call("PUT", f"/jobs/{quote(item.job_id, safe='')}/checkpoint", body)
+
+
+_LISTED_DEAD: Final = ("queue", "type", "error_type", "created_after", "created_before", "internal")
+"""Conditions of lists of dead letters."""
+
+_LISTED: Final = (
+    *("states", "cron_name", "error_text", "worker", "workflow", "tag", "where", "id"),
+    *_LISTED_DEAD,
+)
+"""Conditions of lists of jobs."""
+
+_QUERY_NAMES: Final = {"states": "state", "created_after": "since", "created_before": "until"}
+"""Names of query parameters that are called otherwise than the conditions."""
 
 
 def _fetch_body(request: Claim, wait: float = 0.0) -> FetchBody:

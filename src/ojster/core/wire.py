@@ -77,6 +77,8 @@ class PaginationBody(Struct):
     is_complete:
         ``false``: so many jobs were examined as one call may; ``total`` counts the matches among them, and the next
         page goes on with older ones, also if this one has none. Left out otherwise.
+    examined:
+        How many jobs were examined, if not all were.
 
     Spec: ojs-http-binding 17
     """
@@ -87,6 +89,7 @@ class PaginationBody(Struct):
     has_more: bool
     next_cursor: str | UnsetType = UNSET
     is_complete: bool | UnsetType = UNSET
+    examined: Count | UnsetType = UNSET
 
 
 class NumberedPaginationBody(Struct):

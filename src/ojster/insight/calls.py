@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
+from msgspec import Struct
+
 from ojster.core.access import INSPECT
 from ojster.core.calls import MOMENT, Call, Calls
 from ojster.core.outcome import Outcome
@@ -33,6 +35,33 @@ Moment = Annotated[int | None, MOMENT]
 """A time in microseconds since the epoch; ``None``: no bound."""
 
 
+class ListConditions(Struct, frozen=True):
+    """Conditions of a list of jobs, as it takes them: several values have commas between them (``split_values``).
+
+    Parameters
+    ----------
+    since, until:
+        Bounds of the time of creation, excluded.
+    internal:
+        Whether jobs of the server's own work count, too.
+    """
+
+    state: str | None = None
+    queue: str | None = None
+    type: str | None = None
+    error_type: str | None = None
+    cron_name: str | None = None
+    error_text: str | None = None
+    worker: str | None = None
+    workflow: str | None = None
+    tag: str | None = None
+    where: str | None = None
+    id: str | None = None
+    since: Moment = None
+    until: Moment = None
+    internal: bool = False
+
+
 class TaskCalls(Calls):
     """Calls about the history of tasks."""
 
@@ -59,18 +88,7 @@ class InsightCalls(Calls):
     """Calls about the work of the whole system, or of what the caller may see of it."""
 
     @Call("GET", "/job-facets", "show_facets", _JOBS, FacetsAnswer, recent=True)
-    async def facets(
-        self,
-        *,
-        state: str | None = None,
-        queue: str | None = None,
-        type: str | None = None,
-        error_type: str | None = None,
-        cron_name: str | None = None,
-        since: Moment = None,
-        until: Moment = None,
-        internal: bool = False,
-    ) -> FacetsAnswer:
+    async def facets(self, chosen: ListConditions = ListConditions()) -> FacetsAnswer:  # noqa: B008  (frozen)
         """Count jobs by ``state``, ``queue``, ``type`` and ``error_type``, each under the other conditions of a list.
 
         Jobs by state and queue are exact without other conditions. Everything else is counted among the newest jobs,

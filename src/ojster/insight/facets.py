@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 
 from ojster.core.tenant import NO_TENANT_END, NO_TENANT_START, called, names_of
-from ojster.jobs.filter_walk import JobFilter, conditions
+from ojster.jobs import search
+from ojster.jobs.filter_walk import JobFilter, conditions, values_of
 from ojster.jobs.names import is_internal
 from ojster.jobs.scope import Scope
 from ojster.storage.transaction import Transaction
@@ -23,6 +24,9 @@ MAX_EXAMINED: Final = 20_000
 
 MAX_VALUES: Final = 50
 """Number of values of a facet that are shown, the most frequent."""
+
+MAX_COMPARED: Final = 4_000
+"""Number of jobs whose contents are compared with a search."""
 
 Facet = Literal["state", "queue", "type", "error_type"]
 FACETS: Final[tuple[Facet, ...]] = get_args(Facet)
@@ -81,39 +85,79 @@ def _count(tx: Transaction, chosen: JobFilter, scope: Scope) -> Facets:
 def _newest(tx: Transaction, chosen: JobFilter, tenant: str | None) -> tuple[dict[_Combination, int], int, bool]:
     """Count the newest jobs by state, queue, type and error type.
 
-    Those of a tenant (``None``: of all) that a cron job has enqueued and that were created in time, if the filter asks
-    for that.
+    Those of a tenant (``None``: of all) that fulfil the other conditions of the filter.
 
     Returns
     -------
     tuple
         The numbers of jobs, how many were examined, and whether no others can match.
     """
-    columns = "state, queue, type, error_type"
     # Jobs without a tenant have no index of their own: they are looked for among the newest of all. Nor have times.
     is_nobody = tenant == "" and chosen.cron_name is None
-    own, of_tenant = conditions(JobFilter(tenant=tenant, cron_name=chosen.cron_name, internal=True))
+    with_index = JobFilter(tenant=tenant, cron_name=chosen.cron_name, workflow=chosen.workflow, internal=True)
+    own, of_tenant = conditions(with_index)
     since, until = chosen.created_after, chosen.created_before
-    timely, times = conditions(JobFilter(created_after=since, created_before=until, internal=not chosen.hides_internal))
+    others = JobFilter(
+        tenant=tenant,
+        created_after=since,
+        created_before=until,
+        worker=chosen.worker,
+        id=chosen.id,
+        internal=not chosen.hides_internal,
+    )
+    timely, times = conditions(others)
     inside, outside = ("TRUE", f"{own} AND {timely}") if is_nobody else (own, timely)
+    window = f"""
+        SELECT seq, {_COLUMNS}, created_at, CASE WHEN {outside} THEN 1 ELSE 0 END AS matches
+        FROM jobs
+        WHERE {inside}
+        ORDER BY seq DESC
+        LIMIT :most
+    """
+    bounds = of_tenant | times | {"most": MAX_EXAMINED}
+    if chosen.is_searched:
+        return _found(tx, chosen, window, f"{inside} AND {outside}", bounds)
     rows = tx.execute(
         f"""
-        SELECT {columns}, matches, count(*), min(created_at)
-        FROM (
-            SELECT {columns}, created_at, CASE WHEN {outside} THEN 1 ELSE 0 END AS matches
-            FROM jobs
-            WHERE {inside}
-            ORDER BY seq DESC
-            LIMIT :most
-        ) AS newest
-        GROUP BY {columns}, matches
+        SELECT {_COLUMNS}, matches, count(*), min(created_at)
+        FROM ({window}) AS newest
+        GROUP BY {_COLUMNS}, matches
         """,
-        of_tenant | times | {"most": MAX_EXAMINED},
+        bounds,
     )
     numbers = {tuple(key): number for *key, matches, number, _ in rows if matches}
     examined = sum(number for *_, number, _ in rows)
     oldest = min((at for *_, at in rows), default=0)
     return numbers, examined, examined < MAX_EXAMINED or (since is not None and oldest <= since)
+
+
+_COLUMNS: Final = "state, queue, type, error_type"
+
+
+def _found(
+    tx: Transaction, chosen: JobFilter, window: str, condition: str, bounds: dict[str, Any]
+) -> tuple[dict[_Combination, int], int, bool]:
+    """Count the jobs of a window whose contents match, as ``_newest`` does, at most as many as ``MAX_COMPARED``."""
+    query = f"SELECT count(*), min(seq) FROM ({window}) AS newest WHERE seq >= :first_seq"
+    ((examined, first),) = tx.execute(query, bounds | {"first_seq": 0})
+    is_complete = examined < MAX_EXAMINED
+    rows = f"SELECT * FROM jobs WHERE {condition} AND seq >= :first_seq"
+    seqs: list[int] = []
+    compared = 0
+    for part in search.parts(tx, chosen.contents, rows, bounds | {"first_seq": first or 0}, newest_first=True):
+        seqs += [match.seq for match in part.matches]
+        compared += part.compared
+        if compared >= MAX_COMPARED:
+            ((examined, _),) = tx.execute(query, bounds | {"first_seq": part.last})
+            is_complete = False
+            break
+    numbers: dict[_Combination, int] = {}
+    if seqs:
+        counts = tx.execute(
+            f"SELECT {_COLUMNS}, count(*) FROM jobs WHERE seq {tx.among} GROUP BY {_COLUMNS}", (tx.integers(seqs),)
+        )
+        numbers = {tuple(key): number for *key, number in counts}
+    return numbers, examined, is_complete
 
 
 def _counted(numbers: dict[_Combination, int], chosen: JobFilter, place: int) -> Counter[str]:
@@ -129,10 +173,10 @@ def _fits(key: _Combination, chosen: JobFilter, place: int) -> bool:
     value = key[place]
     if place == 0:
         return not chosen.states or value in chosen.states
-    wanted = (chosen.queue, chosen.type, chosen.error_type)[place - 1]
-    if wanted is None:
-        return True
-    return value is not None and (value.startswith(wanted[:-1]) if wanted.endswith("*") else value == wanted)
+    wanted = values_of((chosen.queue, chosen.type, chosen.error_type)[place - 1])
+    if not wanted or value is None:
+        return not wanted
+    return any(value.startswith(text[:-1]) if text.endswith("*") else value == text for text in wanted)
 
 
 def _exact(tx: Transaction, chosen: JobFilter, scope: Scope) -> dict[Facet, Counter[str]]:
@@ -147,7 +191,7 @@ def _exact(tx: Transaction, chosen: JobFilter, scope: Scope) -> dict[Facet, Coun
         queue = called(name)
         if not scope.covers(queue) or (chosen.hides_internal and is_internal(queue)):
             continue
-        if chosen.queue in (None, queue):
+        if chosen.queue is None or queue in values_of(chosen.queue):
             states[state] += jobs
         if not chosen.states or state in chosen.states:
             queues[queue] += jobs

@@ -16,7 +16,7 @@ from ojster.core.wire import JobCountsBody
 from ojster.fleet.service import FleetService
 from ojster.insight import task_history
 from ojster.insight.attention import Finding, attention
-from ojster.insight.calls import InsightCalls, Period, TaskCalls
+from ojster.insight.calls import InsightCalls, ListConditions, Period, TaskCalls
 from ojster.insight.facets import FacetQuestion, count_facets
 from ojster.insight.failures import FailureQuestion, group_failures
 from ojster.insight.readiness import uptime
@@ -75,6 +75,9 @@ MAX_HISTORY_STEPS: Final = 10_000
 """Maximum number of steps in the statistics history."""
 
 
+_TIMES: Final = frozenset({"since", "until"})
+
+
 class InsightService(CapabilityService, InsightCalls):
     """Calls about the work of the whole system, or of what the caller may see of it."""
 
@@ -82,38 +85,18 @@ class InsightService(CapabilityService, InsightCalls):
         super().__init__(scope)
         self._fleet = fleet
 
-    async def facets(
-        self,
-        *,
-        state: str | None = None,
-        queue: str | None = None,
-        type: str | None = None,
-        error_type: str | None = None,
-        cron_name: str | None = None,
-        since: int | None = None,
-        until: int | None = None,
-        internal: bool = False,
-    ) -> FacetsAnswer:
+    async def facets(self, chosen: ListConditions = ListConditions()) -> FacetsAnswer:  # noqa: B008  (frozen)
         """Count jobs by state, queue, type and error type, each under the other conditions.
-
-        Parameters
-        ----------
-        state:
-            A state, or several with commas.
-        since, until:
-            Bounds of the time of creation, excluded, in microseconds since the epoch.
-        internal:
-            Whether jobs of the server's own work count, too.
 
         Raises
         ------
         InvalidRequest
             A condition is malformed.
         """
-        conditions = {"state": state, "queue": queue, "type": type, "error_type": error_type, "cron_name": cron_name}
-        times = {"created_after": since, "created_before": until}
-        chosen = msgspec.structs.replace(filter_of(conditions), internal=internal, **times)
-        counted = await self.scope.survey(count_facets, FacetQuestion(chosen, self.scope))
+        members = {name: value for name, value in msgspec.structs.asdict(chosen).items() if name not in _TIMES}
+        times = {"created_after": chosen.since, "created_before": chosen.until}
+        chosen_jobs = msgspec.structs.replace(filter_of(members), **times)
+        counted = await self.scope.survey(count_facets, FacetQuestion(chosen_jobs, self.scope))
         shown: dict[str, list[FacetValueBody]] = {
             name: [FacetValueBody(value, jobs) for value, jobs in values] for name, values in counted.values.items()
         }

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
 from ojster.core.errors import InvalidRequest
+from ojster.core.parsing import meant_by
 from ojster.core.states import JobState
 from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.jobs.failure import pattern_of
-from ojster.jobs.filter_walk import JobFilter
+from ojster.jobs.filter_walk import JobFilter, values_of
 from ojster.jobs.names import check_queue_name
+from ojster.jobs.search import member_of
 
 FilterReader = Callable[[str, Any], Any]
 """Reads a member of a filter: takes its name and its value, and raises ``InvalidRequest``."""
@@ -44,7 +47,9 @@ def read_filter(conditions: Mapping[str, Any], known_members: FilterMembers) -> 
     for name, value in conditions.items():
         known = known_members.get(name)
         if known is None:
-            raise InvalidRequest(f"The filter has no member {name[:40]!r}. Use {', '.join(known_members)}.", field=name)
+            hint = "" if (meant := meant_by(name, known_members)) is None else f" Did you mean {meant!r}?"
+            known_names = ", ".join(known_members)
+            raise InvalidRequest(f"The filter has no member {name[:40]!r}.{hint} Use {known_names}.", field=name)
         if value is None:
             continue
         target, read, state = known
@@ -79,18 +84,112 @@ def selects_all(what: str) -> InvalidRequest:
 def filter_members(chosen: Struct) -> dict[str, Any]:
     """Return the members of a request from which a filter is read again; its tenant is that of the caller."""
     members = msgspec.structs.asdict(chosen)
-    members["states"] = list(members["states"]) or None
+    members["states"] = list(members["states"])
     for name, value in members.items():
         if name.endswith(("_after", "_before")) and value is not None:
             members[name] = format_timestamp(value)
-    return {name: value for name, value in members.items() if value not in (None, {}, ()) and name != "tenant"}
+        elif isinstance(chosen, JobFilter) and name in VALUE_LISTS and value is not None:
+            members[name] = list(values_of(value))  # as one text, it could be several
+    return {name: value for name, value in members.items() if value not in (None, {}, [], ()) and name != "tenant"}
 
 
 def read_text(name: str, value: Any) -> str:
     """Read a non-empty string."""
     if not isinstance(value, str) or not value or "\0" in value:
         raise InvalidRequest(f"{name!r} of the filter must be a non-empty string, not {value!r:.40}.", field=name)
+    if len(value) > MAX_TEXT:
+        raise InvalidRequest(f"{name!r} of the filter is longer than {MAX_TEXT} characters. Shorten it.", field=name)
     return value
+
+
+MAX_VALUES: Final = 100
+"""Maximum number of values of a condition."""
+
+MAX_TEXT: Final = 1_000
+"""Maximum length of a value of a condition, in characters."""
+
+VALUE_LISTS: Final = frozenset({"queue", "type", "cron_name", "error_type", "worker", "workflow", "tag", "where"})
+"""Conditions that take several values."""
+
+_ESCAPED: Final = re.compile(r"\\([\\,])|,")
+
+
+def split_values(text: str) -> list[str]:
+    r"""Return the values in a text with commas between them.
+
+    In a value, ``\,`` is a comma and ``\\`` a backslash. A backslash before another character stands for itself.
+    """
+    parts = [""]
+    end = 0
+    for match in _ESCAPED.finditer(text):
+        parts[-1] += text[end : match.start()] + (match[1] or "")
+        end = match.end()
+        if match[1] is None:
+            parts.append("")
+    parts[-1] += text[end:]
+    return parts
+
+
+def joined_values(values: Iterable[str]) -> str:
+    """Return values as one text; the inverse of ``split_values``."""
+    return ",".join(value.replace("\\", "\\\\").replace(",", "\\,") for value in values)
+
+
+def shown_value(name: str, value: Any) -> Any:
+    """Return a condition of ``JobFilter`` as a query parameter; the inverse of its reader."""
+    if name in VALUE_LISTS or name == "states":
+        return joined_values(values_of(value)) or None
+    return format_timestamp(value) if name in ("created_after", "created_before") and value is not None else value
+
+
+def values_reader(read: Callable[[str, Any], str]) -> FilterReader:
+    """Return a reader of a value or several: a text with commas between them, or an array."""
+
+    def read_values(name: str, value: Any) -> str | tuple[str, ...]:
+        texts = split_values(value) if isinstance(value, str) else value
+        if not isinstance(texts, list) or not texts:
+            raise InvalidRequest(
+                f"{name!r} of the filter must be a non-empty string or an array of strings, not {value!r:.40}.",
+                field=name,
+            )
+        if len(texts) > MAX_VALUES:
+            raise InvalidRequest(f"{name!r} of the filter has {len(texts)} values; use {MAX_VALUES}.", field=name)
+        values = tuple(dict.fromkeys(read(name, text) for text in texts))
+        return values[0] if len(values) == 1 else values
+
+    return read_values
+
+
+def _where(name: str, value: Any) -> tuple[str, ...]:
+    conditions = _conditions(name, value)
+    return (conditions,) if isinstance(conditions, str) else conditions
+
+
+def _condition(name: str, value: Any) -> str:
+    member_of(read_text(name, value))
+    return str(value)
+
+
+_conditions: Final = values_reader(_condition)
+
+
+def _part_of_id(name: str, value: Any) -> str:
+    text = read_text(name, value).lower().removeprefix("…")
+    if not is_part_of_id(text):
+        raise InvalidRequest(
+            f"{name!r} of the filter must be 4 to 36 characters of the beginning or the end of a job's id, "
+            f"not {value!r:.40}.",
+            field=name,
+        )
+    return text
+
+
+def is_part_of_id(text: str) -> bool:
+    """Return whether a text can be the beginning or the end of a job's id."""
+    return _PART_OF_ID.fullmatch(text) is not None
+
+
+_PART_OF_ID: Final = re.compile(r"[0-9a-f-]{4,36}")
 
 
 def _pattern(name: str, value: Any) -> str:
@@ -146,16 +245,23 @@ def read_object(name: str, value: Any) -> dict[str, Any]:
 
 
 _states: Final = states_reader(tuple(JobState))
+_texts: Final = values_reader(read_text)
 
 _MEMBERS: Final[FilterMembers] = {
-    "type": ("type", read_text, None),
-    "job_type": ("type", read_text, None),
-    "queue": ("queue", _queue, None),
+    "type": ("type", _texts, None),
+    "job_type": ("type", _texts, None),
+    "queue": ("queue", values_reader(_queue), None),
     "state": ("states", _states, None),
     "states": ("states", _states, None),
-    "cron_name": ("cron_name", read_text, None),
-    "error_type": ("error_type", read_text, None),
+    "cron_name": ("cron_name", _texts, None),
+    "error_type": ("error_type", _texts, None),
+    "error_text": ("error_text", read_text, None),
     "error_pattern": ("error_pattern", _pattern, None),
+    "worker": ("worker", _texts, None),
+    "workflow": ("workflow", _texts, None),
+    "tag": ("tag", _texts, None),
+    "where": ("where", _where, None),
+    "id": ("id", _part_of_id, None),
     "priority": ("priority", _whole, None),
     "meta": ("meta", read_object, None),
     "since": ("created_after", read_moment, None),

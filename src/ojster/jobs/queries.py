@@ -1,4 +1,4 @@
-"""Reads of jobs: single jobs, pages of jobs, and job counts.
+"""Reads of jobs: single jobs, and job counts; what a page of jobs is.
 
 Spec: ojs-core 7.7 (INFO)
 """
@@ -6,26 +6,21 @@ Spec: ojs-core 7.7 (INFO)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from ojster.core.errors import Conflict, NotFound, OjsterError
 from ojster.core.ids import MOST_IDS_COMPARED, ids_beginning_with, is_job_id
 from ojster.core.job import Job
-from ojster.core.job_table import JOB_COLUMNS_OF_J
 from ojster.core.parsing import Bounded, PageLimit, PageOffset
-from ojster.core.tenant import NO_TENANT_END, NO_TENANT_START, called, names_of, qualify
-from ojster.jobs.filter_walk import JobFilter, conditions
-from ojster.jobs.names import INTERNAL_QUEUES_RANGE
+from ojster.core.tenant import NO_TENANT_END, NO_TENANT_START, called, names_of
 from ojster.storage.transaction import Transaction
 
 DEFAULT_PAGE: Final = 50
 """Default number of jobs in a page."""
 LARGEST_PAGE: Final = 200
 """Maximum number of jobs in a page."""
-MAX_EXAMINED: Final = 250_000
-"""Number of jobs, the newest, that are examined for a page by conditions that no index has, such as the type."""
 
 
 class Page(Bounded, frozen=True):
@@ -34,13 +29,13 @@ class Page(Bounded, frozen=True):
     Parameters
     ----------
     before:
-        ``seq`` at which the previous page ended: only older jobs are returned. Valid with the default order only.
+        ``seq`` at which the previous page ended: the page goes on from there. Valid in the order of arrival only.
     sort:
-        ``created_at``, ``scheduled_at`` or ``priority``.
+        ``created_at``, ``scheduled_at``, ``priority``, ``changed_at`` or ``attempt``.
     ascending:
         Whether the smallest value comes first. By default the greatest does.
     is_bounded:
-        Whether at most ``MAX_EXAMINED`` jobs are examined for the page, if it begins with the newest.
+        Whether at most ``MAX_EXAMINED`` or ``MAX_SEARCHED`` jobs are examined for the page.
     """
 
     limit: PageLimit = DEFAULT_PAGE
@@ -50,8 +45,39 @@ class Page(Bounded, frozen=True):
     ascending: bool = False
     is_bounded: bool = False
 
+    @property
+    def is_by_arrival(self) -> bool:
+        """Whether jobs are in the order of their arrival, or the reverse."""
+        return self.sort == "created_at"
 
-_ORDERS: Final = {"created_at": "seq", "scheduled_at": "due_at", "priority": "priority"}
+    @property
+    def key(self) -> str:
+        """Expression of columns by which jobs are sorted."""
+        return _KEYS[self.sort]
+
+
+_KEYS: Final = {
+    "created_at": "seq",
+    "scheduled_at": "due_at",
+    "priority": "priority",
+    "attempt": "attempt",
+    # A job that waits for another attempt became available, or failed, after the start of the attempt before.
+    "changed_at": """
+        coalesce(
+            finished_at,
+            CASE WHEN enqueued_at > started_at THEN enqueued_at ELSE coalesce(started_at, enqueued_at, created_at) END
+        )
+    """,
+}
+
+SORTS: Final = {
+    "newest": ("created_at", False),
+    "oldest": ("created_at", True),
+    "priority": ("priority", False),
+    "changed": ("changed_at", False),
+    "attempts": ("attempt", False),
+}
+"""Orders of lists of jobs: what they are sorted by, and whether the smallest comes first."""
 
 
 class JobPage(msgspec.Struct, frozen=True):
@@ -62,16 +88,19 @@ class JobPage(msgspec.Struct, frozen=True):
     total:
         Number of matches; unless the page is complete, among the jobs that were examined for it.
     next_before:
-        ``before`` for the next page; ``None``: there is none. A page that is not complete may have fewer jobs than its
-        limit, even none, and a next page.
+        ``before`` for the next page; ``None``: there is none, or the order is another than that of arrival. A page that
+        is not complete may have fewer jobs than its limit, even none, and a next page.
     is_complete:
-        Whether all jobs were examined. Otherwise ``MAX_EXAMINED`` were, and the next page goes on with older ones.
+        Whether all jobs were examined. Otherwise, the next page in the order of arrival goes on with others.
+    examined:
+        How many jobs, in the states and queues of the filter, were examined; ``None``: all.
     """
 
     jobs: list[Job]
     total: int
     next_before: int | None
     is_complete: bool = True
+    examined: int | None = None
 
 
 def find(tx: Transaction, requests: Sequence[tuple[str, str | None]]) -> list[Job | OjsterError]:
@@ -127,113 +156,6 @@ def find_owners(tx: Transaction, requests: Sequence[tuple[str, ...]]) -> list[di
 def no_job(id: str) -> NotFound:
     """Return the error for a job that does not exist."""
     return NotFound(f"There is no job {id}.", resource_type="job", resource_id=id)
-
-
-def list_jobs(tx: Transaction, requests: Sequence[tuple[JobFilter, Page]]) -> list[JobPage]:
-    """Return a page of jobs for each filter."""
-    return [_page(tx, chosen, page) for chosen, page in requests]
-
-
-def _page(tx: Transaction, chosen: JobFilter, page: Page) -> JobPage:
-    where, parameters = conditions(chosen)
-    is_in_parts = _needs_parts(tx, chosen, page)
-    floor = _floor(tx, page) if is_in_parts else None
-    is_complete = not is_in_parts or (floor is None and page.before is None)
-    if floor is not None:
-        where, parameters = f"{where} AND seq >= :floor", parameters | {"floor": floor}
-    inside = where if page.before is None else f"{where} AND seq < :before"
-    if is_complete:
-        total = _count(tx, chosen, where, parameters)
-    else:
-        counted = tx.execute(f"SELECT count(*) FROM jobs WHERE {inside}", parameters | {"before": page.before})
-        total = int(counted[0][0])
-    direction = "ASC" if page.ascending else "DESC"
-    column = _ORDERS[page.sort]
-    order = f"{{0}}{column} {direction}" + f", {{0}}seq {direction}" * (column != "seq")
-    rows = tx.execute(
-        f"""
-        SELECT {JOB_COLUMNS_OF_J}, {tx.envelope}
-        FROM (
-            SELECT *
-            FROM jobs
-            WHERE {inside}
-            ORDER BY {order.format("")}
-            LIMIT :limit OFFSET :offset
-        ) AS j
-        JOIN payloads AS p ON p.seq = j.seq
-        ORDER BY {order.format("j.")}
-        """,
-        parameters | {"before": page.before, "limit": page.limit + 1, "offset": page.offset},
-    )
-    jobs = [Job(*row) for row in rows]
-    more = len(jobs) > page.limit
-    jobs = jobs[: page.limit]
-    return JobPage(jobs, total, jobs[-1].seq if more else floor, is_complete)
-
-
-def _needs_parts(tx: Transaction, chosen: JobFilter, page: Page) -> bool:
-    """Return whether a list is too long to be examined at once.
-
-    Pages in another order need all matches, and of dead letters and jobs of a cron job there are few. Others are
-    examined in parts if more jobs than ``MAX_EXAMINED`` are in the states and the queue that are asked for.
-    """
-    is_in_order = page.sort == "created_at" and not (page.ascending or page.offset)
-    has_few = chosen.dead is not None or chosen.cron_name is not None
-    if not (page.is_bounded and is_in_order) or has_few:
-        return False
-    if _is_counted(chosen):  # the first rows of the index match, except jobs that are hidden among them
-        return (
-            chosen.hides_internal
-            and _count_by_state(tx, _with_internal(chosen)) - _count_by_state(tx, chosen) > MAX_EXAMINED
-        )
-    return _count_by_state(tx, _with_internal(chosen)) > MAX_EXAMINED
-
-
-def _with_internal(chosen: JobFilter) -> JobFilter:
-    return msgspec.structs.replace(chosen, internal=True)
-
-
-def _floor(tx: Transaction, page: Page) -> int | None:
-    """Return the smallest ``seq`` that is examined for a page of a long list; ``None``: all that are left."""
-    ((oldest, newest),) = tx.execute("SELECT (SELECT min(seq) FROM jobs), (SELECT max(seq) FROM jobs)")
-    if oldest is None:
-        return None
-    end = newest + 1 if page.before is None else min(page.before, newest + 1)
-    floor: int = end - MAX_EXAMINED
-    return floor if floor > oldest else None
-
-
-def _is_counted(chosen: JobFilter) -> bool:
-    """Return whether ``job_counts`` has the number of matching jobs."""
-    known = JobFilter(states=chosen.states, queue=chosen.queue, tenant=chosen.tenant, internal=chosen.internal)
-    return chosen == known and chosen.tenant != ""
-
-
-def _count(tx: Transaction, chosen: JobFilter, where: str, parameters: dict[str, Any]) -> int:
-    """Return the number of matching jobs: from ``job_counts`` if it covers the filter, else by counting."""
-    if _is_counted(chosen):
-        return _count_by_state(tx, chosen)
-    return int(tx.execute(f"SELECT count(*) FROM jobs WHERE {where}", parameters)[0][0])
-
-
-def _count_by_state(tx: Transaction, chosen: JobFilter) -> int:
-    """Return the number of jobs in the states, the queue and the tenant of a filter, whatever else it asks for."""
-    where, parameters = conditions(JobFilter(states=chosen.states, internal=True))
-    names, bounds = _names_of_counts(chosen)
-    query = f"SELECT CAST(coalesce(sum(jobs), 0) AS BIGINT) FROM job_counts WHERE {names} AND {where}"
-    return int(tx.execute(query, parameters | bounds)[0][0])
-
-
-def _names_of_counts(chosen: JobFilter) -> tuple[str, dict[str, str]]:
-    """Return the condition on the queue names of ``job_counts`` that covers the filter, and its parameters."""
-    if chosen.queue is not None:
-        return "queue = :name", {"name": qualify(chosen.tenant or "", chosen.queue)}
-    first, end = names_of(chosen.tenant) if chosen.tenant else (NO_TENANT_START, NO_TENANT_END)
-    names, bounds = "queue >= :first AND queue < :end", {"first": first, "end": end}
-    if not chosen.hides_internal:
-        return names, bounds
-    low, high = (qualify(chosen.tenant or "", bound) for bound in INTERNAL_QUEUES_RANGE)
-    return f"{names} AND NOT (queue >= :internal AND queue < :others)", bounds | {"internal": low, "others": high}
 
 
 def count_jobs(tx: Transaction, queues: Sequence[str | None]) -> list[dict[str, dict[str, int]]]:

@@ -221,14 +221,15 @@ class Scope:
                 )
         return None
 
-    def check_queue(self, queue: str | None) -> None:
-        """Raise ``Forbidden`` if the caller is limited to other queues; ``None``: all queues."""
+    def check_queue(self, queue: str | Sequence[str] | None) -> None:
+        """Raise ``Forbidden`` if the caller is limited to other queues than this one, or these; ``None``: all."""
         if self.access is None or not self.access.queues:
             return
         if queue is None:
             names = ", ".join(self.access.queues)
             raise Forbidden(f"The token {self.who!r} is limited to the queues {names}. Name one of them.")
-        self.access.check_queue(queue)
+        for name in (queue,) if isinstance(queue, str) else queue:
+            self.access.check_queue(name)
 
     async def check_job(self, job_id: str) -> None:
         """Raise ``NotFound`` or ``Forbidden`` if the caller may do nothing with a job: see ``check_jobs``."""

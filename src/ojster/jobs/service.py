@@ -19,7 +19,7 @@ from ojster.core.queue_names import names_heard
 from ojster.core.states import FINISHED as FINISHED_STATES
 from ojster.core.tenant import DEFAULT_TENANT, qualify
 from ojster.core.turns import in_turns
-from ojster.jobs import checkpoints, completion, interventions, job_logs, job_types, progress, queries, schemas
+from ojster.jobs import checkpoints, completion, interventions, job_logs, job_types, pages, progress, queries, schemas
 from ojster.jobs.answer_wire import JobResultsAnswer, RetriedAnswer, show_result
 from ojster.jobs.calls import JobCalls
 from ojster.jobs.checkpoints import Checkpoint, NewCheckpoint
@@ -410,7 +410,7 @@ class JobService(CapabilityService, JobCalls):
             The caller is limited to some queues, and the filter names none of them.
         """
         self.scope.check_queue(chosen.queue)
-        return await self.database.survey(queries.list_jobs, (self.scope.of_tenant(chosen), page))
+        return await self.database.survey(pages.list_jobs, (self.scope.of_tenant(chosen), page))
 
     async def results(self, ids: list[str]) -> JobResultsAnswer:
         """Return the results of several jobs.

@@ -17,7 +17,7 @@ from starlette.types import Receive
 from ojster.core.errors import Forbidden, InvalidPayload, InvalidRequest, PayloadTooLarge, Unsupported
 from ojster.core.ids import canonical_job_id, new_id
 from ojster.core.json_objects import Members, read_members
-from ojster.core.parsing import misspelt_members, refuse_misspelt, use_canonical_job_ids, without_nulls
+from ojster.core.parsing import meant_by, misspelt_members, refuse_misspelt, use_canonical_job_ids, without_nulls
 from ojster.core.tenant import check_tenant
 from ojster.core.turns import read_aside
 from ojster.core.wire import FromWorker
@@ -182,10 +182,7 @@ class HttpRequest:
         Those of an SDK are no misspellings of its user, who cannot change them: they only bring warnings if it reads.
         """
         if self._query_string and (unknown := sorted(self._parameters().keys() - known)):
-            has = f"It has {', '.join(sorted(known))}." if known else "It has none."
-            complaints = [
-                f"This endpoint has no query parameter {name[:60]!r}. {has}" for name in unknown[:MAX_COMPLAINTS]
-            ]
+            complaints = [_unknown_parameter(name, known) for name in unknown[:MAX_COMPLAINTS]]
             if not (self.is_from_sdk and self.is_reading):
                 raise InvalidRequest(complaints[0], field=unknown[0])
             self.warnings = complaints
@@ -417,6 +414,13 @@ class HttpRequest:
         largest = self.max_body_bytes
         message = f"The request body takes {size} bytes; at most {largest} are allowed."
         return PayloadTooLarge(message, limit=largest, max_bytes=largest, actual_bytes=size, field="body")
+
+
+def _unknown_parameter(name: str, known: Collection[str]) -> str:
+    """Return the sentence that says which query parameters an endpoint has instead of an unknown one."""
+    hint = "" if (meant := meant_by(name, known)) is None else f" Did you mean {meant!r}?"
+    has = f"It has {', '.join(sorted(known))}." if known else "It has none."
+    return f"This endpoint has no query parameter {name[:60]!r}.{hint} {has}"
 
 
 Handler = Callable[[HttpRequest], Awaitable[Answer]]

@@ -101,6 +101,12 @@ class Transaction(ABC):
     among = ""
     """Condition to append to an integer column: its value is in the next parameter, which ``integers`` makes."""
 
+    contains = "instr({0}, {1}) > 0"
+    """Condition that the bytes ``{0}`` contain the bytes ``{1}``."""
+
+    contains_text = "instr(lower(CAST({0} AS TEXT)), {1}) > 0"
+    """Condition that the bytes ``{0}`` contain the text ``{1}``, which is ASCII in lower case, in whichever case."""
+
     envelope: str
     """Expression for the whole envelope of a row ``p`` of ``payloads``, with the value that it shares."""
 

@@ -17,7 +17,7 @@ from ojster.cli.options import ask, done, examples, resumption, with_json, with_
 from ojster.cli.output import ago, console, job_json, print_json, print_page, print_table, state_text
 from ojster.cli.sweeps import sweep
 from ojster.client.interface import Client
-from ojster.core.errors import InvalidRequest
+from ojster.core.errors import InvalidRequest, NotFound
 from ojster.core.ids import is_job_id
 from ojster.core.states import FINISHED, JobState
 from ojster.core.timestamps import format_timestamp, parse_timestamp, system_clock
@@ -25,12 +25,13 @@ from ojster.handlers.job_options import JobOptions, request_of
 from ojster.jobs.bulk import Action
 from ojster.jobs.failure import pattern_of
 from ojster.jobs.filter_walk import JobFilter
+from ojster.jobs.filters import is_part_of_id
 from ojster.jobs.history_wire import show_entry
 from ojster.jobs.job_logs import LogLine
 from ojster.jobs.options import PRIORITIES
 from ojster.jobs.options_wire import OptionsBody
 from ojster.jobs.policy_wire import RetryPolicyBody
-from ojster.jobs.queries import Page
+from ojster.jobs.queries import SORTS, Page
 from ojster.worker.job_log import escaped
 
 STATES: Final = [state.value for state in JobState]
@@ -115,31 +116,68 @@ def jobs() -> None:
     """List, show, cancel, activate, retry and delete jobs."""
 
 
+def _several(*names: str, help: str) -> Command:
+    """Return an option that may be given several times; a job must then have one of the values."""
+
+    def value_of(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> Any:
+        return values[0] if len(values) == 1 else values or None
+
+    return click.option(*names, multiple=True, callback=value_of, help=f"{help}; repeatable.")
+
+
+def _found_by(command: Command) -> Command:
+    """Add the options that select jobs, in lists and for what is done with many of them."""
+    for option in (
+        click.option(
+            "--state", "-s", "states", multiple=True, type=click.Choice(STATES), help="Only in this state; repeatable."
+        ),
+        _several("--queue", "-q", help="Only jobs of this queue"),
+        _several("--type", "-t", "type", help="Only jobs of this type, which may end in '*'"),
+        _several("--error-type", help="Only jobs with a last error of this type, which may end in '*'"),
+        click.option("--error-text", help="Only jobs with this text in the type or message of their last error."),
+        _several("--cron", "cron_name", help="Only jobs of this cron job"),
+        _several("--worker", help="Only jobs that this worker runs or has ended"),
+        _several("--workflow", help="Only steps of the workflow with this id"),
+        _several("--tag", help="Only jobs with this tag"),
+        click.option(
+            "--where",
+            multiple=True,
+            metavar="MEMBER=VALUE",
+            help="Only jobs with this member of arguments or metadata (args.order_id=42); repeatable: with all.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 @jobs.command(
     "list",
-    epilog=examples("ojster jobs list --state active", "ojster jobs list --type 'email.*' --limit 100 --json"),
+    epilog=examples(
+        "ojster jobs list --state active",
+        "ojster jobs list --type 'email.*' --limit 100 --json",
+        "ojster jobs list --where args.order_id=42 --error-text 'card expired'",
+    ),
 )
 @with_url
-@click.option("--state", "-s", type=click.Choice(STATES), help="Only jobs in this state.")
-@click.option("--queue", "-q", help="Only jobs of this queue.")
-@click.option("--type", "-t", help="Only jobs of this type; it may end in '*'.")
-@click.option("--error-type", help="Only jobs with a last error of this type; it may end in '*'.")
+@_found_by
+@click.option(
+    "--sort", type=click.Choice(list(SORTS)), default="newest", show_default=True, help="What comes first in the list."
+)
 @click.option(
     "--limit", "-n", type=click.IntRange(1, 200), default=20, show_default=True, help="Maximum number to list."
 )
 @with_json
-def list_jobs(
-    url: str,
-    state: str | None,
-    queue: str | None,
-    type: str | None,
-    error_type: str | None,
-    limit: int,
-    as_json: bool,
-) -> None:
-    """List jobs, newest first."""
-    chosen = JobFilter(states=(state,) if state else (), queue=queue, type=type, error_type=error_type)
-    page = ask(url, lambda client: client.jobs.select(chosen, Page(limit)))
+def list_jobs(url: str, sort: str, limit: int, as_json: bool, **filters: Any) -> None:
+    """List jobs, newest first.
+
+    Errors' texts, tags, workers and --where are looked for among the newest 50,000 jobs. Encoded arguments cannot be
+    searched.
+    """
+    chosen = JobFilter(**filters)
+    order, ascending = SORTS[sort]
+    page = ask(
+        url, lambda client: client.jobs.select(chosen, Page(limit, sort=order, ascending=ascending, is_bounded=True))
+    )
     print_page(page, as_json, "There are no such jobs.")
 
 
@@ -159,19 +197,17 @@ def show_job(job_id: str, url: str, as_json: bool) -> None:
     console.print(Syntax(shown, "json", background_color="default", word_wrap=True))
 
 
-_CHOICES: Final = ("states", "queue", "type", "error_type", "error_pattern", "older_than", "dry_run")
+_CHOICES: Final = (
+    *("states", "queue", "type", "error_type", "error_text", "error_pattern", "cron_name", "worker", "workflow"),
+    *("tag", "where", "older_than", "dry_run"),
+)
 """Options that choose among jobs, or look first: without effect on one job that is named."""
 
 
 def chooses(command: Command) -> Command:
     """Add the options that select jobs, ``--dry-run`` and ``--yes``."""
     for option in (
-        click.option(
-            "--state", "-s", "states", multiple=True, type=click.Choice(STATES), help="Only in this state; repeatable."
-        ),
-        click.option("--queue", "-q", help="Only jobs of this queue."),
-        click.option("--type", "-t", "type", help="Only jobs of this type; it may end in '*'."),
-        click.option("--error-type", help="Only jobs with a last error of this type; it may end in '*'."),
+        _found_by,
         click.option(
             "--error-pattern",
             callback=lambda context, option, text: None if text is None else pattern_of(text),
@@ -191,8 +227,20 @@ def chooses(command: Command) -> Command:
 
 
 def full_id(url: str, job_id: str) -> str:
-    """Return the id of a job of which the beginning is given."""
-    return job_id if is_job_id(job_id) else ask(url, lambda client: client.jobs.find(job_id)).id
+    """Return the id of a job of which the beginning is given, or the end, as the dashboard prints it."""
+
+    async def look(client: Client) -> str:
+        try:
+            return (await client.jobs.find(job_id)).id
+        except NotFound:
+            if not is_part_of_id(job_id):
+                raise
+            ending = await client.jobs.select(JobFilter(id=job_id, internal=True), Page(2, is_bounded=True))
+            if len(ending.jobs) != 1:
+                raise
+            return ending.jobs[0].id
+
+    return job_id if is_job_id(job_id) else ask(url, look)
 
 
 def _sweep(action: Action, url: str, as_json: bool, yes: bool, dry_run: bool, **filters: Any) -> int:
@@ -201,7 +249,7 @@ def _sweep(action: Action, url: str, as_json: bool, yes: bool, dry_run: bool, **
     chosen = JobFilter(created_before=None if older is None else system_clock() - micros_of(older), **filters)
     if chosen == JobFilter():
         raise click.UsageError(
-            "Select jobs with a job id, --state, --queue, --type, --error-type, --error-pattern or --older-than."
+            "Select jobs with a job id or an option such as --state, --queue, --type, --where or --older-than."
         )
     return sweep(
         action,

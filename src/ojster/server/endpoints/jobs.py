@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, TypeVar
 
 import msgspec
@@ -44,7 +44,7 @@ from ojster.jobs.job_json import to_json
 from ojster.jobs.messages import Progress
 from ojster.jobs.new_job import NewJob
 from ojster.jobs.push import Pushed
-from ojster.jobs.queries import Page
+from ojster.jobs.queries import SORTS, Page
 from ojster.jobs.wire import (
     CHECKPOINT,
     PROGRESS,
@@ -251,10 +251,18 @@ async def clear_checkpoint(request: HttpRequest) -> Answer:
 
 
 async def list_jobs(request: HttpRequest) -> Answer:
-    """List jobs, newest first, optionally by ``state``, ``queue``, ``type``, ``error_type`` and ``cron_name``.
+    r"""List jobs that match all conditions, newest first unless ``sort`` says otherwise.
 
-    A type may end in ``*``. ``since`` and ``until`` bound the time at which jobs were created. Jobs of the server's own
-    work, such as deliveries, are left out unless ``internal=true`` or ``queue`` asks for them.
+    ``state``, ``queue``, ``type``, ``error_type``, ``cron_name``, ``worker``, ``workflow`` and ``tag`` take several
+    values with commas between them, of which a job must have one; in a value, ``\,`` is a comma and ``\\`` a
+    backslash. A type may end in ``*``. ``where`` takes members of arguments and metadata with their values, such as
+    ``args.order_id=42,meta.customer=17``, which a job must have all; encoded arguments cannot be searched.
+    ``error_text`` is a part of the last error, ``id`` the beginning or the end of an id. ``since`` and ``until`` bound
+    the time at which jobs were created. Jobs of the server's own work, such as deliveries, are left out unless
+    ``internal=true`` or ``queue`` asks for them.
+
+    ``sort`` is ``newest``, ``oldest``, ``priority``, ``changed`` or ``attempts``. Conditions and orders without an
+    index examine the newest 50,000 jobs: ``is_complete`` is then false, and ``examined`` says how many they were.
     """
     query = request.query
     chosen = filter_of({name: query.get(name) for name in LIST_FILTERS})
@@ -263,27 +271,57 @@ async def list_jobs(request: HttpRequest) -> Answer:
 
 async def job_page(request: HttpRequest, chosen: JobFilter) -> Answer:
     """Return the page of matching jobs that the query parameters select."""
-    limit, offset, before = page_of(request.query)
-    page = await request.service.jobs.select(
-        chosen, Page(limit, offset, before, is_bounded=request.query.keys().isdisjoint(_NUMBERED))
-    )
+    query = request.query
+    limit, offset, before = page_of(query)
+    is_bounded = query.keys().isdisjoint(_NUMBERED)
+    if not (is_bounded or chosen.has_index):
+        raise InvalidRequest("A search has no offset. Go on with its 'next_cursor'.", field="offset")
+    sort, ascending = _order(query)
+    wanted = Page(limit, offset, before, sort, ascending, is_bounded)
+    if not wanted.is_by_arrival:  # its cursors are offsets
+        wanted = msgspec.structs.replace(wanted, offset=offset if before is None else before, before=None)
+    page = await request.service.jobs.select(chosen, wanted)
     shown = [to_json(job) for job in page.jobs]
     fitting = number_that_fits(shown)
-    next_before = page.next_before if fitting == len(shown) else page.jobs[fitting - 1].seq
-    described = encode(pagination(page.total, limit, offset, next_before, is_complete=page.is_complete))
-    return Answer(b'{"jobs":[%b],"pagination":%b}' % (b",".join(shown[:fitting]), described))
+    following = page.next_before if fitting == len(shown) else page.jobs[fitting - 1].seq
+    if not wanted.is_by_arrival:
+        end = wanted.offset + fitting
+        following = end if end < page.total and fitting else None
+    described = pagination(page.total, limit, wanted.offset, following, is_complete=page.is_complete)
+    described.examined = msgspec.UNSET if page.examined is None else page.examined
+    return Answer(b'{"jobs":[%b],"pagination":%b}' % (b",".join(shown[:fitting]), encode(described)))
+
+
+def _order(query: Mapping[str, str]) -> tuple[str, bool]:
+    """Return what a list is sorted by, and whether the smallest comes first."""
+    sort = query.get("sort", "newest")
+    if sort not in SORTS:
+        raise InvalidRequest(f"Unknown order {sort[:40]!r}. Use {', '.join(SORTS)}.", field="sort")
+    return SORTS[sort]
 
 
 _NUMBERED: Final = frozenset({"page", "offset"})
 """Query parameters of pages that are asked for by their place: each needs all matches, and so does the first."""
 
-LIST_FILTERS: Final = ("state", "queue", "type", "error_type", "cron_name", "since", "until", "internal")
+SEARCHES: Final = ("error_text", "worker", "workflow", "tag", "where", "id")
+"""Query parameters that search in what jobs contain, or that few jobs have."""
+
+LIST_FILTERS: Final = (*("state", "queue", "type", "error_type", "cron_name", *SEARCHES, "since", "until", "internal"),)
 """Query parameters that select jobs of a list, and of its facets."""
 
 ROUTES: Final = (
     *endpoints_of(JobCalls, lambda service: service.jobs),
     Route("POST", f"{BASE}/jobs", enqueue, "Jobs", EnqueueBody, EnqueuedAnswer, 201, (200,), needs=ENQUEUE),
-    Route("GET", f"{BASE}/jobs", list_jobs, "Jobs", None, JobPageAnswer, query=(*LIST_FILTERS, *PAGE), recent=True),
+    Route(
+        "GET",
+        f"{BASE}/jobs",
+        list_jobs,
+        "Jobs",
+        None,
+        JobPageAnswer,
+        query=(*LIST_FILTERS, "sort", *PAGE),
+        recent=True,
+    ),
     Route("GET", f"{BASE}/jobs/{{id}}", show_job, "Jobs", None, JobAnswer, query=("wait_ms",)),
     Route(
         "GET",

@@ -97,6 +97,8 @@ class PostgresTransaction(Transaction):
     skip_locked = " FOR UPDATE SKIP LOCKED"
     select_available = SELECT_AVAILABLE
     among = "= ANY(CAST(? AS bigint[]))"
+    contains = "position({1} IN {0}) > 0"
+    contains_text = """position({1} IN lower(encode({0}, 'escape') COLLATE "C")) > 0"""
     envelope = ENVELOPE
 
     def __init__(
