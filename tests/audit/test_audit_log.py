@@ -6,6 +6,8 @@ Spec: ojs-security 11
 from __future__ import annotations
 
 import asyncio
+import csv
+import io
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -20,6 +22,9 @@ from ojster.core.durations import DAY
 from ojster.schedules import retention
 from ojster.server import audit_trail
 from ojster.server.application import Application
+from ojster.server.audit_words import OPERATIONS_IN_WORDS
+from ojster.server.endpoints import routes_of
+from ojster.server.endpoints.audit import MAX_ENTRIES
 from ojster.storage.transaction import Transaction
 from tests.conftest import Bench, Http
 
@@ -153,6 +158,10 @@ async def test_entries_are_found_by_who_what_and_when(bench: Bench) -> None:
     assert await operations(bench, until=at + 1) == ["a"]
     assert await operations(bench, limit=1, before=3) == ["b"]
     assert await operations(bench, operation="nothing") == []
+    await bench.service.audit.record(event("cancel_job"))
+    await bench.service.audit.record(event("cancel_workflow"))
+    assert await operations(bench, operation="cancel_*") == ["cancel_workflow", "cancel_job"]
+    assert await operations(bench, operation="cancel_j*") == ["cancel_job"]
 
 
 # What a server writes
@@ -302,3 +311,65 @@ async def test_a_decision_is_told_however_long_or_wrong_it_is(
     assert answer.status_code == status, answer.text
     entry = (await guarded("GET", f"{BASE}/admin/audit", headers=ada)).json()["entries"][0]
     assert entry["detail"]["summary"] == words.format(id=id)
+
+
+async def test_the_log_says_in_words_how_many_jobs_were_changed_and_which(guarded: Http, bench: Bench) -> None:
+    """Who reads it the morning after must not have to put the sentence together from a request and an answer."""
+    ada = await bearer(bench, "ada", Role.OWNER)
+    message = "card 4711 expired"
+    for _ in range(3):
+        await bench.push("payments.charge", queue="payments", max_attempts=1)
+        await bench.fail(await bench.fetch_one("payments"), message=message)
+    other = await bench.push("mail.send")
+    filter = {"type": "payments.charge", "states": ["discarded"], "error_pattern": message}
+    answer = await guarded("POST", f"{BASE}/jobs/bulk/retry", {"filter": filter}, headers=ada)
+    assert answer.json()["retried"] == 3
+    await guarded("POST", f"{BASE}/jobs/bulk/cancel", {"job_ids": [other.id]}, headers=ada)
+    config = {"concurrency": 5, "throttle": None, "backpressure": {"max_depth": 100}}
+    assert (await guarded("PUT", f"{BASE}/queues/mail/config", config, headers=ada)).status_code == 200
+    tried = await guarded("PUT", f"{BASE}/queues/mail/config", {"concurrency": -1}, headers=ada)
+    assert tried.status_code == 400
+    await guarded("POST", f"{BASE}/admin/system/maintenance", {"enabled": True, "reason": "a move"}, headers=ada)
+    made = await guarded("POST", f"{BASE}/admin/tokens", {"name": "ci", "grants": [{"role": "viewer"}]}, headers=ada)
+    assert made.status_code == 201, made.text
+    await guarded("POST", f"{BASE}/admin/prune", {"dry_run": True}, headers=ada)
+    said = [
+        f"retried 3 jobs of payments.charge that were discarded and failed with '{message}'",
+        f"cancelled 1 job: {other.id}",
+        "changed the settings of the queue mail: concurrency 5, throttle none, backpressure.max_depth 100",
+        "changed the settings of the queue mail: concurrency -1",
+        "switched maintenance mode: enabled true, reason a move",
+        'created the token ci: grants [{"role":"viewer"}]',
+        "previewed, and did not do: deleted all data past its retention",
+    ]
+    entries = (await guarded("GET", f"{BASE}/admin/audit", headers=ada)).json()["entries"]
+    assert [entry["detail"]["summary"] for entry in entries[::-1]] == said
+    assert [entry["outcome"] for entry in entries[::-1]] == ["success"] * 3 + ["failure"] + ["success"] * 3
+
+
+def test_each_operation_of_the_audit_log_has_words_and_no_other_has() -> None:
+    audited = {route.handler.__name__ for route in routes_of() if route.is_audited}
+    assert audited == OPERATIONS_IN_WORDS
+
+
+async def test_the_whole_log_can_be_exported_and_no_cell_of_it_is_a_formula(bench: Bench, guarded: Http) -> None:
+    ada = await bearer(bench, "ada", Role.OWNER)
+    formula = '=HYPERLINK("https://eve.test","A1")'
+    detail = {"summary": "+41 called, twice"}
+    await bench.service.audit.record(event("a", principal=formula, object="-1", detail=detail))
+    for number in range(MAX_ENTRIES + 1):
+        await bench.service.audit.record(event("b", object=f"x{number}"))
+    path = f"{BASE}/admin/audit/export"
+    whole = (await guarded("GET", f"{path}?format=json", headers=ada)).json()
+    assert [entry["number"] for entry in whole] == list(range(MAX_ENTRIES + 2, 0, -1))
+    assert whole[-1]["detail"] == detail
+    answer = await guarded("GET", f"{path}?format=csv&operation=a", headers=ada)
+    assert answer.headers["content-disposition"] == 'attachment; filename="audit-log.csv"'
+    (row,) = csv.DictReader(io.StringIO(answer.text))
+    assert (row["principal"], row["object"], row["summary"]) == (f"'{formula}", "'-1", "'+41 called, twice")
+    assert (row["number"], row["outcome"], row["refusal"]) == ("1", "success", "")
+    assert (await guarded("GET", f"{path}?format=json&operation=none", headers=ada)).json() == []
+    for refused in (f"{path}?format=xls", f"{path}?limit=3", f"{path}?since=noon"):
+        assert (await guarded("GET", refused, headers=ada)).status_code == 400
+    viewer = await bearer(bench, "eve", Role.VIEWER)
+    assert (await guarded("GET", path, headers=viewer)).status_code == 403

@@ -187,6 +187,7 @@ ELSEWHERE: Final[dict[str, str]] = {
     "GET /jobs/{id}/result": "jobs/test_results_over_http.py",
     "GET /admin/tenants/{id}/jobs": "tenancy/test_tenants_over_http.py",
     "GET /session/login": "server/test_oidc_login.py",
+    "GET /admin/audit/export": "audit/test_audit_log.py",
     "GET /admin/audit/verify": "audit/test_audit_log.py",
     "DELETE /workers/{id}": "jobs/test_answers.py",
     "GET /admin/stats/history": "insight/test_admin.py",

@@ -97,6 +97,7 @@ BY_HAND = {
     "put_file": "files.keep",
     "write_file": "files.write",
     "read_file": "files.read",
+    "export_audit_log": "audit.select",
     "list_deliveries": "jobs.select",
     "put_channel": "events.put_channel",
     "ping": "ping",

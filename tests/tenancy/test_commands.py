@@ -88,6 +88,12 @@ def test_the_audit_log_tells_who_did_what_and_that_nothing_was_changed(guarded: 
     assert "ada" not in table
     exported = [json.loads(line) for line in guarded.with_token(owner, "audit", "export").splitlines()]
     assert [one["number"] for one in exported] == list(range(len(exported), 0, -1))
+    csv = guarded.with_token(owner, "audit", "export", "--format", "csv", "--operation", "cancel_*").splitlines()
+    assert [line.split(",")[2:4] for line in csv] == [
+        ["principal", "summary"],
+        ["ada", f"cancelled the job {id}"],
+        ["eve", ""],
+    ]
     place = guarded.with_token(owner, "audit", "verify").split()[-1]
     assert place in guarded.with_token(owner, "audit", "verify", "--after", place)
     assert "was changed" in guarded("audit", "verify", "--after", f"1:{'0' * 64}", expect=1)

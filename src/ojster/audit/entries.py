@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -189,6 +189,8 @@ class AuditQuery(Bounded, frozen=True, kw_only=True):
 
     Parameters
     ----------
+    operation:
+        The name of an endpoint; ``cancel_*`` for all with this beginning.
     object:
         What it was done to, or the beginning of it up to a slash: the id of a workflow also finds its steps.
     since, until:
@@ -217,9 +219,15 @@ def select(tx: Transaction, queries: Sequence[AuditQuery]) -> list[list[AuditEnt
 
 
 def _select(tx: Transaction, query: AuditQuery) -> list[AuditEntry]:
-    conditions, parameters = ["1 = 1"], {}
+    conditions = ["1 = 1"]
+    parameters: dict[str, Any] = {}
     for name in ("principal", "tenant", "event", "operation", "outcome"):
-        if (wanted := getattr(query, name)) is not None:
+        if (wanted := getattr(query, name)) is None:
+            continue
+        if name == "operation" and wanted.endswith("*"):
+            conditions.append("operation >= :operation AND operation < :operation_end")
+            parameters |= {"operation": wanted[:-1], "operation_end": wanted[:-1] + "\U0010ffff"}
+        else:
             conditions.append(f"{name} = :{name}")
             parameters[name] = wanted
     if query.object is not None:

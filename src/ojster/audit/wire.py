@@ -5,12 +5,13 @@ Spec: ojs-security 11
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Final, Self
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from ojster.audit.entries import AuditCheck, AuditEntry, Position
+from ojster.core.json_objects import read_members
 from ojster.core.wire import Count, Json, Timestamp
 
 
@@ -88,6 +89,20 @@ def show_entry(entry: AuditEntry) -> AuditEntryInfo:
     return msgspec.convert(
         {"number": entry.number, "hash": entry.hash} | msgspec.json.decode(entry.body), AuditEntryInfo
     )
+
+
+AUDIT_COLUMNS: Final = (
+    "number", "timestamp", "principal", "summary", "operation", "object", "outcome", "refusal", "event_type", "tenant",
+    "source_ip", "correlation_id", "detail", "hash",
+)  # fmt: skip
+"""Columns of the audit log in CSV."""
+
+
+def row_of(entry: AuditEntry) -> dict[str, msgspec.Raw]:
+    """Return the members of an entry as JSON, with what was done in words among them, if it is known."""
+    row = read_members(msgspec.json.encode(show_entry(entry)), "The entry")
+    detail = read_members(row["detail"], "The detail") if "detail" in row else {}
+    return row | {name: words for name, words in detail.items() if name == "summary"}
 
 
 def read_entry(shown: AuditEntryInfo) -> AuditEntry:

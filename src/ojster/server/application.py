@@ -155,7 +155,7 @@ class Application:
         routes = [*self._specified, *self._plain_routes()]
         endpoints = {(route.method, route.path): self._endpoint(route) for route in routes}
         # Paths without parameters are looked up at once; Starlette searches for the others.
-        streams = {(route.method, route.path) for route in routes if route.streams}
+        streams = {(route.method, route.path) for route in routes if route.streams or route.exports}
         self._direct = {
             key: endpoint for key, endpoint in endpoints.items() if "{" not in key[1] and key not in streams
         }

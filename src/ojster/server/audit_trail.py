@@ -6,8 +6,7 @@ Spec: ojs-security 11
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +15,7 @@ from ojster.audit.entries import AuditEvent
 from ojster.core.errors import OjsterError
 from ojster.core.printable import printable
 from ojster.core.timestamps import format_timestamp
+from ojster.server.audit_words import MAX_OBJECT_CHARS, MAX_REQUEST_BYTES, without_secrets
 from ojster.server.throttle import Throttle
 from ojster.service import Service
 
@@ -25,52 +25,8 @@ MAX_REFUSALS: Final = 100
 REFUSALS_PER_SECOND: Final = 5.0
 """Number of refused requests that get an entry for each second, in the long run."""
 
-MAX_REQUEST_BYTES: Final = 2_048
-"""Maximum size of a request that is shown in an entry, in bytes. Of a larger one, the entry has the size."""
-
-MAX_OBJECT_CHARS: Final = 512
-"""Maximum length of what an entry says about the object, in characters."""
-
-_SECRET: Final = re.compile(r"secret|password|token|key|authorization|header|url", re.IGNORECASE)
-
 log = logging.getLogger(__name__)
 audit_log = logging.getLogger("ojster.audit")
-
-
-_DECISIONS: Final = {
-    "review_step": {"approve": "approved", "reject": "rejected", "": "made a note on"},
-    "resume_workflow": {"result": "answered", "error": "declined to answer", "": "resumed"},
-    "activate_job": {"result": "answered", "error": "declined to answer", "": "activated"},
-}
-"""For each operation by which people decide something: the words for what its body says."""
-
-
-def decision_in_words(operation: str, path: Mapping[str, str], body: bytes | None) -> str | None:
-    """Return what somebody decided about a step or a job, in words; ``None`` for other operations."""
-    words = _DECISIONS.get(operation)
-    if words is None:
-        return None
-    members = _members_of(body or b"{}")
-    action = members.get("action") or next((name for name in ("error", "result") if name in members), "")
-    if not isinstance(action, str):  # the request was refused for it
-        action = ""
-    step = path.get("step") or members.get("step")
-    subject = f"the job {path['id']}" if operation == "activate_job" else f"the workflow {path['id']}"
-    said = members.get("notes") or members.get(action)
-    what = "" if said is None else f": {said if isinstance(said, str) else msgspec.json.encode(said).decode()}"
-    if len(what) > MAX_REQUEST_BYTES:
-        what = ""
-    where = f"the step {str(step)[:MAX_OBJECT_CHARS]} of {subject}" if step else subject
-    return printable(f"{words.get(action, words[''])} {where}{what}")
-
-
-def _members_of(body: bytes) -> dict[str, Any]:
-    """Return the members of a request, of whatever size, without what may be secret; none of what is no object."""
-    try:
-        request = _without_secrets(msgspec.json.decode(body))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return {}
-    return request if isinstance(request, dict) else {}
 
 
 class AuditTrail:
@@ -114,7 +70,7 @@ def shown_request(body: bytes) -> Any:
     """Return the body of a request for an entry: without what may be secret, or only its size."""
     if len(body) <= MAX_REQUEST_BYTES:
         try:
-            return _without_secrets(msgspec.json.decode(body))
+            return without_secrets(msgspec.json.decode(body))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             pass
     return {"bytes": len(body)}
@@ -123,11 +79,3 @@ def shown_request(body: bytes) -> Any:
 def shown_object(values: Iterable[str]) -> str:
     """Return the values in the path of a request as one text, without control characters."""
     return printable("/".join(values)[:MAX_OBJECT_CHARS])
-
-
-def _without_secrets(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: "…" if _SECRET.search(name) else _without_secrets(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_without_secrets(inner) for inner in value]
-    return value

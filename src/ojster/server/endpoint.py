@@ -24,7 +24,8 @@ from ojster.handlers import tracing
 from ojster.jobs.new_job import SPEC_VERSION
 from ojster.server import sdk_answers
 from ojster.server.answer import MEDIA_TYPE, PLAIN_JSON, Answer, Header, UnchangedAnswer, encode
-from ojster.server.audit_trail import AuditTrail, decision_in_words, shown_object, shown_request
+from ojster.server.audit_trail import AuditTrail, shown_object, shown_request
+from ojster.server.audit_words import in_words
 from ojster.server.authentication import Authenticator
 from ojster.server.metrics import Metrics
 from ojster.server.paths import path_parameters
@@ -198,11 +199,16 @@ class Endpoint:
             await self._tell(trail, "access.used", request, error)
             raise
         if not isinstance(answer, UnchangedAnswer):
-            await self._tell(trail, "access.used", request)
+            await self._tell(trail, "access.used", request, answer=answer.body)
         return answer
 
     async def _tell(
-        self, trail: AuditTrail, event: AccessEvent, request: HttpRequest, refusal: OjsterError | None = None
+        self,
+        trail: AuditTrail,
+        event: AccessEvent,
+        request: HttpRequest,
+        refusal: OjsterError | None = None,
+        answer: bytes | None = None,
     ) -> None:
         detail: dict[str, Any] = dict(request.path)
         object = shown_object(request.path.values())
@@ -210,8 +216,9 @@ class Endpoint:
             shown = detail["request"] = shown_request(request.known_body)
             if isinstance(name := shown.get("name") if isinstance(shown, dict) else None, str):
                 object = shown_object([name])
-        if (words := decision_in_words(self._name, request.path, request.known_body)) is not None:
-            detail["summary"] = words
+        if event == "access.used":
+            words = in_words(self._name, request.path, request.known_body, answer)
+            detail |= {} if words is None else {"summary": words}
         scope = request.service.scope
         await trail.tell(
             AuditEvent(

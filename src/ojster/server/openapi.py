@@ -83,9 +83,11 @@ def _operation(route: Route, id: str) -> dict[str, Any]:
 
 
 def _content(status: int, route: Route) -> dict[str, Any]:
-    """Return the media type of the answers with a status, and their schema: a stream is text without an end."""
+    """Return the media type of the answers with a status, and their schema: a stream is text, an export a file."""
     if route.streams:
         return {"text/event-stream": {"schema": {"type": "string"}}}
+    if route.exports:
+        return {"application/json": {"schema": {}}, "text/csv": {"schema": {"type": "string"}}}
     return {_MEDIA: {"schema": _schema_at(status, route)}}
 
 

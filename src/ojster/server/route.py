@@ -52,6 +52,9 @@ class Route(msgspec.Struct, frozen=True):
     streams: bool = False
     """Whether the response is an endless stream."""
 
+    exports: bool = False
+    """Whether the response is a file in CSV or JSON, which is written while it is read."""
+
     any_query: bool = False
     """Whether others choose query parameters, such as an identity provider."""
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import AsyncIterator
 from typing import Any
 
 import click
-import msgspec
 
 from ojster.audit.entries import AuditCheck, AuditEntry, AuditQuery
-from ojster.audit.wire import show_check, show_entry
+from ojster.audit.wire import AUDIT_COLUMNS, row_of, show_check, show_entry
 from ojster.cli.declared import PointInTime
+from ojster.cli.export import ExportFormat, Row, with_format, write_rows
 from ojster.cli.options import ask, examples, with_json, with_url
 from ojster.cli.output import ago, print_json, print_table
 from ojster.client.interface import Client
@@ -23,7 +23,7 @@ _PAGE = 1_000
     epilog=examples(
         "ojster audit list --principal ada --since -P1D",
         "ojster audit list --object 0198c0de-0000-7000-8000-000000000000",
-        "ojster audit export --since 2026-11-01T00:00:00Z > audit.jsonl",
+        "ojster audit export --since 2026-11-01T00:00:00Z --format csv > audit.csv",
         "ojster audit verify",
     )
 )
@@ -41,7 +41,7 @@ def _with_filters(command: Any) -> Any:
         ("since", PointInTime(), "Entries from this time on: RFC 3339, or a duration such as -PT1H."),
         ("outcome", click.Choice(["success", "failure"]), "Entries with this outcome."),
         ("object", str, "What it was done to, such as the id of a job or a workflow."),
-        ("operation", str, "The name of the endpoint, such as cancel_job."),
+        ("operation", str, "The name of the endpoint, such as cancel_job; cancel_* for several."),
         ("principal", str, "The name of a token."),
     ):
         command = click.option(f"--{name}", type=kind, default=None, help=words)(command)
@@ -65,30 +65,37 @@ def list_entries(url: str, as_json: bool, limit: int, **filters: str | None) -> 
         print_json({"entries": [show_entry(entry) for entry in entries]})
         return
     rows = [_row(entry) for entry in entries]
-    print_table(("when", "who", "what", "object", "outcome", "from"), rows, "There are no such entries.")
+    print_table(("when", "who", "what", "outcome", "from"), rows, "There are no such entries.")
 
 
 def _row(entry: AuditEntry) -> tuple[Any, ...]:
     shown = show_entry(entry)
     outcome = shown.outcome if not shown.refusal else f"{shown.outcome}: {shown.refusal}"
     at = ago(parse_timestamp(shown.timestamp))
-    return at, shown.principal, shown.operation, shown.object, outcome, shown.source_ip
+    detail = shown.detail or {}
+    what = detail.get("summary") or f"{shown.operation} {shown.object}".rstrip()
+    return at, shown.principal, what, outcome, shown.source_ip
 
 
-@audit.command("export", epilog=examples("ojster audit export > audit.jsonl"))
+@audit.command(
+    "export",
+    epilog=examples(
+        "ojster audit export > audit.jsonl", "ojster audit export --format csv --principal ada --since -P1D > ada.csv"
+    ),
+)
 @_with_filters
+@with_format
 @with_url
-def export(url: str, **filters: str | None) -> None:
-    """Print all entries as lines of JSON, the newest first."""
+def export(url: str, format: ExportFormat, **filters: str | None) -> None:
+    """Print all entries, the newest first: as lines of JSON, or as CSV."""
 
-    async def each(client: Client) -> None:
+    async def pages(client: Client) -> AsyncIterator[list[Row]]:
         before = None
         while page := await client.audit.select(_query(filters, _PAGE, before)):
-            for entry in page:
-                sys.stdout.write(msgspec.json.encode(show_entry(entry)).decode() + "\n")
+            yield [row_of(entry) for entry in page]
             before = page[-1].number
 
-    ask(url, each)
+    ask(url, lambda client: write_rows(format, AUDIT_COLUMNS, pages(client)))
 
 
 @audit.command("verify", epilog=examples("ojster audit verify", "ojster audit verify --after 17:9f86d081884c7d65…"))
