@@ -1,4 +1,6 @@
 /** Saves a picture as it is shown, as SVG or PNG. */
+import { save } from "../ui/export";
+
 const STYLES = ["fill", "stroke", "stroke-width", "stroke-dasharray", "font-family", "font-size", "font-weight", "opacity", "text-anchor"];
 
 function standalone(svg: SVGSVGElement, width: number, height: number): string {
@@ -25,13 +27,6 @@ function standalone(svg: SVGSVGElement, width: number, height: number): string {
   return new XMLSerializer().serializeToString(copy);
 }
 
-function save(blob: Blob, name: string): void {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(blob);
-  link.download = name;
-  link.click();
-  window.setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
-}
 
 export function saveSvg(svg: SVGSVGElement, width: number, height: number, name: string): void {
   save(new Blob([standalone(svg, width, height)], { type: "image/svg+xml" }), `${name}.svg`);

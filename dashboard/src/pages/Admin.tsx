@@ -1,25 +1,30 @@
 import { useState } from "preact/hooks";
-import { accepted, client, query, type Schemas } from "../api/client";
+import { useLocation, useSearch } from "wouter-preact";
+import { accepted, client, type Schemas } from "../api/client";
 import { useMay } from "../api/session";
 import { useData } from "../api/use";
 import { NewDialog, useDialogs } from "../ui/dialogs";
-import { bytes, compact, duration, exact, number, period, Time } from "../ui/format";
-import { Button, Empty, Facts, Page, Shown, Table, Tabs, Turn, usePages } from "../ui/parts";
+import { bytes, compact, duration, number, period, Time } from "../ui/format";
+import { Button, Empty, Facts, Page, Shown, Table, Tabs } from "../ui/parts";
 import { Secret } from "../ui/secret";
+import { Audit } from "./Audit";
 
 type Tab = "tenants" | "tokens" | "audit" | "system";
 
 const ROLES = ["viewer", "contributor", "producer", "worker", "coder", "owner"] as const;
 
 export function AdminPage() {
-  const [tab, setTab] = useState<Tab>("system");
   const may = useMay();
+  const [path, go] = useLocation();
+  const asked = new URLSearchParams(useSearch()).get("tab") as Tab | null;
+
   const tabs: [Tab, string][] = [["system", "Server"]];
   if (may("admin")) tabs.push(["tenants", "Workspaces"], ["tokens", "Tokens"], ["audit", "Audit log"]);
+  const tab = tabs.some(([one]) => one === asked) ? (asked as Tab) : "system";
   return (
     <Page title="Settings">
       <section class="card">
-        <Tabs label="Settings" tabs={tabs} chosen={tab} choose={setTab} />
+        <Tabs label="Settings" tabs={tabs} chosen={tab} choose={(next) => go(`${path}?tab=${next}`)} />
         {tab === "system" && <System />}
         {tab === "tenants" && <Tenants />}
         {tab === "tokens" && <Tokens />}
@@ -269,37 +274,5 @@ function NewToken({ close, made }: { close: () => void; made: (secret: string) =
         <input class="input" value={tenant} onInput={(event) => setTenant(event.currentTarget.value)} />
       </label>
     </NewDialog>
-  );
-}
-
-function Audit() {
-  const pages = usePages();
-  const { cursor } = pages;
-  const entries = useData(`audit ${cursor ?? ""}`, () =>
-    accepted(client.GET("/ojs/v1/admin/audit", { params: { query: query({ limit: 50, cursor }) } })),
-  );
-  return (
-    <Shown of={entries} rows={8}>
-      {(data) => (
-        <>
-          <Table
-            label="Audit log"
-            rows={data.entries}
-            keyOf={(entry) => String(entry.number)}
-            empty={<Empty title="The audit log is empty" />}
-            columns={[
-              { label: "When", cell: (entry) => <span class="nowrap">{exact(entry.timestamp)}</span> },
-              { label: "Who", cell: (entry) => entry.principal },
-              { label: "What", className: "grow", cell: (entry) => String((entry.detail as { summary?: string } | undefined)?.summary ?? `${entry.operation}${entry.object ? ` ${entry.object}` : ""}`) },
-              { label: "Outcome", cell: (entry) => entry.refusal ?? entry.outcome },
-              { label: "From", className: "wide", cell: (entry) => entry.source_ip },
-            ]}
-          />
-          <div class="more">
-            <Turn newer={pages.newer} older={pages.older(data.pagination.next_cursor)} />
-          </div>
-        </>
-      )}
-    </Shown>
   );
 }
