@@ -231,6 +231,25 @@ def test_queues_are_listed_paused_and_resumed(ojster: Ojster) -> None:
     ojster("queues", "show", "none", expect=3)
 
 
+def test_a_queue_is_configured_after_a_look_at_what_that_means(ojster: Ojster) -> None:
+    ojster("push", "a", "--queue", "q")
+    change = ("queues", "configure", "q", "--concurrency", "2", "--rate", "100/PT1M", "--max-size", "1")
+    shown = ojster(*change, "--dry-run")
+    assert "1 job waits now: pushes are refused until fewer than 1 do." in shown
+    assert "up to 2 more may start" in shown
+    (queue,) = ojster.json("queues", "waits")["queues"]
+    assert (queue["limits"], queue["depth"], queue["max_depth"]) == ({}, 1, None)
+    assert len(ojster.json(*change)["changes"]) == 5
+    assert "is so already" in ojster(*change)
+    table = ojster("queues", "waits")
+    assert "1 of 1" in table
+    assert "0 of 2" in table
+    (gone,) = ojster.json("queues", "configure", "q", "--rate", "none")["changes"]
+    assert (gone["setting"], gone["after"]) == ("rate_limit", None)
+    for wrong in (("--rate", "fast"), ("--concurrency", "many"), ("--overflow", "wait")):
+        ojster("queues", "configure", "q", *wrong, expect=2)
+
+
 def test_workers_are_disabled_configured_and_enabled(ojster: Ojster) -> None:
     disabled = ojster.json("workers", "disable", "w", "--reason", "its disk is full")
     assert (disabled["enabled"], disabled["reason"]) == (False, "its disk is full")

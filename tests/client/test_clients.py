@@ -555,13 +555,17 @@ async def test_webhook_subscriptions_are_made_changed_rotated_and_deleted(client
 
 
 async def test_queues_are_configured_limited_and_surveyed(client: Client) -> None:
+    foreseen = await client.queues.preview("mail", QueueConfigBody(concurrency=4))
+    assert [(one.setting, one.before, one.after) for one in foreseen.changes] == [("concurrency", None, 4)]
     configured = await client.queues.configure("mail", QueueConfigBody(concurrency=4, max_size=9))
     assert configured.configuration.concurrency == 4
     limited = await client.queues.limit("mail", Limits(concurrency=2))
     assert limited.configuration.concurrency == 2
     assert limited == await client.queues.configuration("mail")
     await client.jobs.enqueue([request("t", queue="mail")])
-    assert [(queue.name, queue.counts.available) for queue in await client.queues.overviews()] == [("mail", 1)]
+    assert [(queue.name, queue.counts.available) for queue in await client.queues.overviews(sort="trouble")] == [
+        ("mail", 1)
+    ]
     assert (await client.queues.overview("mail")).configuration == limited.configuration
     with pytest.raises(NotFound):
         await client.queues.configuration("other")

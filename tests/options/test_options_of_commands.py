@@ -238,6 +238,10 @@ VALUES: Final[dict[str, Any]] = {
     "audit list until": "-PT1H",
     "audit export since": "-PT1H",
     "audit export until": "-PT1H",
+    "queues configure concurrency": "5",
+    "queues configure rate": "5/second",
+    "queues configure throttle": "5/PT1M",
+    "queues configure max_size": "none",
     "serve default_tenant": "acme",
     "serve tenant_file": "tenants.json",
     "serve smtp": "smtp://127.0.0.1:25",
@@ -265,6 +269,9 @@ SHOWN: Final[dict[str, ShownBy]] = {
     "completion install": ShownBy("cli/test_completion.py", "test_it_is_installed_where_the_shell_looks"),
     "flows stream numbers": ShownBy("flows/test_streams.py", _SHELL),
     "jobs logs follow": ShownBy("jobs/test_job_commands.py", "test_the_log_of_a_job_is_followed_until_it_has_finished"),
+    "queues configure dry_run": ShownBy(
+        "cli/test_commands.py", "test_a_queue_is_configured_after_a_look_at_what_that_means"
+    ),
     "top interval": ShownBy("cli/test_top.py", _FOLLOWS),
     "top once": ShownBy("cli/test_top.py", "test_it_looks_once_if_it_is_told_to"),
     "workflows draw svg": ShownBy("workflows/test_workflow_commands.py", _STEERED),

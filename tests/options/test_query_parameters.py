@@ -191,7 +191,7 @@ ELSEWHERE: Final[dict[str, str]] = {
     "GET /admin/audit/verify": "audit/test_audit_log.py",
     "DELETE /workers/{id}": "jobs/test_answers.py",
     "GET /admin/stats/history": "insight/test_admin.py",
-    "GET /admin/queues": "insight/test_receivers.py",
+    "GET /admin/queues": "queues/test_trouble.py",
     "GET /queues": "insight/test_receivers.py",
     "GET /jobs/{id}/flow": "flows/test_kept_flows.py",
     "GET /tasks/runs": "insight/test_task_history.py",

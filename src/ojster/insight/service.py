@@ -143,7 +143,7 @@ class InsightService(CapabilityService, InsightCalls):
         """
         self.scope.require_all_tenants("The totals of the system")
         self.scope.need_view_of_all_queues()
-        queues = await self.scope.survey(overview.list_overviews, False)
+        queues = await self.scope.survey(overview.list_overviews, overview.OverviewRequest(is_aged=False))
         jobs = dict.fromkeys((state.value for state in JobState), 0)
         for queue in queues:
             for state, number in queue.counts.items():

@@ -24,6 +24,7 @@ from ojster.core.wire import (
 from ojster.fleet.ml_resources import ResourceLimits
 from ojster.jobs.rate_limit_wire import RateBody, parse_rate
 from ojster.queues.configuration import QueueConfig
+from ojster.queues.limit_wire import LimitAnswer
 from ojster.queues.queues import Queue, QueueStatistics
 from ojster.queues.rules import Bound
 from ojster.queues.wire import DeletionStrategy, LimitsBody, show_limits, show_rate
@@ -192,6 +193,13 @@ class AdminQueueBody(Struct):
     paused: bool
     paused_at: Timestamp | None
     created_at: Timestamp
+    oldest_available_at: Timestamp | None
+    """Since when the next job has been available."""
+    depth: Count
+    """Number of jobs that count towards ``max_depth``."""
+    max_depth: Count | None
+    limits: LimitsBody
+    """The limits of the queue; a missing one is not set."""
 
 
 class AdminQueuesAnswer(SinglePage[list[AdminQueueBody]]):
@@ -264,10 +272,36 @@ def _set_limits(limits: ResourceLimits) -> dict[str, Json]:
 
 
 class QueueDetailAnswer(AdminQueueBody, Whole, kw_only=True):
-    """A queue with its configuration, for operators."""
+    """A queue with its configuration, and the present use of its limits, for operators."""
 
     configuration: QueueConfigurationBody
-    oldest_available_at: Timestamp | None
+    limit_use: LimitAnswer | None
+
+
+class SettingChange(Struct):
+    """A setting that would change.
+
+    Parameters
+    ----------
+    setting:
+        Its name, with a dot before the name of a member: ``backpressure.max_depth``.
+    before, after:
+        Its values; ``None``: it is not set.
+    effect:
+        What that means for the jobs that the queue has now, in words.
+    """
+
+    setting: str
+    before: Json
+    after: Json
+    effect: str | None = None
+
+
+class QueueChangesAnswer(Whole):
+    """What a change of the configuration of a queue would change."""
+
+    queue: str
+    changes: list[SettingChange]
 
 
 class QueueCreatedAnswer(Struct):

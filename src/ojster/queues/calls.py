@@ -15,6 +15,7 @@ from ojster.queues.answer_wire import (
     AdminQueueBody,
     AdminQueuesAnswer,
     QueueAnswer,
+    QueueChangesAnswer,
     QueueConfigurationAnswer,
     QueueCreatedAnswer,
     QueueDeletedAnswer,
@@ -30,6 +31,7 @@ from ojster.queues.limit_wire import (
     PoolsAnswer,
     PoolStateBody,
 )
+from ojster.queues.overview import QueueOrder
 from ojster.queues.queues import Queue, QueueStatistics
 from ojster.queues.wire import (
     DeletionStrategy,
@@ -119,13 +121,29 @@ class QueueCalls(Calls):
     async def limit(self, name: str, limits: Limits) -> QueueConfigurationAnswer:
         """Replace the concurrency limit and the rate limits of a queue. An empty body removes all limits."""
 
+    @Call(
+        "POST",
+        "/admin/queues/{name}/config/preview",
+        "preview_queue_config",
+        _OPERATORS,
+        QueueChangesAnswer,
+        body=QueueConfigBody,
+        needs=INSPECT,
+    )
+    async def preview(self, name: str, body: QueueConfigBody) -> QueueChangesAnswer:
+        """Show what a change of the configuration of a queue would change, and what that means for its jobs now.
+
+        Nothing is changed. What the change would be refused for, the preview is refused for, too.
+        """
+
     @NumberedListing(
         "GET", "/admin/queues", "list_admin_queues", _OPERATORS, AdminQueuesAnswer, needs=INSPECT, recent=True
     )
-    async def overviews(self, *, internal: bool = False) -> list[AdminQueueBody]:
-        """List the queues with their job counts by state, throughput and latency.
+    async def overviews(self, *, internal: bool = False, sort: QueueOrder = "name") -> list[AdminQueueBody]:
+        """List the queues with their job counts by state, throughput, latency and the age of their oldest job.
 
-        Queues of the server's own work are left out unless ``internal`` is true.
+        With ``sort=trouble``, those come first whose oldest job has waited longest. Queues of the server's own work are
+        left out unless ``internal`` is true.
         """
 
     @Call("GET", "/admin/queues/{name}", "show_admin_queue", _OPERATORS, QueueDetailAnswer, needs=INSPECT, recent=True)

@@ -68,15 +68,10 @@ def configure(tx: Transaction, changes: Sequence[Configuration]) -> list[None]:
         # Two changes of different members must both last: they are merged into one value and written back.
         tx.execute("SELECT name FROM queues WHERE name = :name" + tx.for_update, {"name": change.queue})
         config = read_config(tx, change.queue)
-        news = dict(change.rules)
-        if change.retention:
-            news["retention"] = msgspec.structs.replace(config.retention, **change.retention)
-        if change.overflow is not None and config.backpressure is not None and "backpressure" not in news:
-            news["backpressure"] = msgspec.structs.replace(config.backpressure, strategy=change.overflow)
-        if news:
+        if (news := changed(config, change)) is not config:
             tx.execute(
                 "UPDATE queues SET config = :config WHERE name = :name",
-                {"name": change.queue, "config": msgspec.json.encode(msgspec.structs.replace(config, **news))},
+                {"name": change.queue, "config": msgspec.json.encode(news)},
             )
             drop(tx, RETENTION_POSITION)  # other jobs may have expired: scan from the beginning
             tx.effects.configured = True
@@ -84,6 +79,16 @@ def configure(tx: Transaction, changes: Sequence[Configuration]) -> list[None]:
             limit_queue(tx, change.queue, **change.limits)
         tx.emit_about("queue.configured", change.queue, change.queue)
     return [None for _ in changes]
+
+
+def changed(config: QueueConfig, change: Configuration) -> QueueConfig:
+    """Return a configuration after a change; itself if the change is about limits alone."""
+    news = dict(change.rules)
+    if change.retention:
+        news["retention"] = msgspec.structs.replace(config.retention, **change.retention)
+    if change.overflow is not None and config.backpressure is not None and "backpressure" not in news:
+        news["backpressure"] = msgspec.structs.replace(config.backpressure, strategy=change.overflow)
+    return msgspec.structs.replace(config, **news) if news else config
 
 
 def configured_retention(tx: Transaction, requests: Sequence[None]) -> list[dict[str, QueueRetention]]:

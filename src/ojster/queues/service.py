@@ -17,10 +17,11 @@ from ojster.jobs.names import check_queue_name, is_internal
 from ojster.jobs.scope import CapabilityService, Scope, accepted
 from ojster.jobs.service import JobService
 from ojster.jobs.sweeps import SWEEP_BATCH_SIZE
-from ojster.queues import lifecycle, overview, queues
+from ojster.queues import lifecycle, overview, preview, queues
 from ojster.queues.answer_wire import (
     AdminQueueBody,
     LatencyBody,
+    QueueChangesAnswer,
     QueueConfigurationAnswer,
     QueueDetailAnswer,
     show_configuration,
@@ -29,9 +30,10 @@ from ojster.queues.calls import QueueCalls
 from ojster.queues.configuration import Configuration, configure
 from ojster.queues.configuration_wire import configuration_of
 from ojster.queues.lifecycle import Draining
-from ojster.queues.overview import QueueDetail, QueueOverview, throughput
+from ojster.queues.limit_wire import show_limit
+from ojster.queues.overview import OverviewRequest, QueueDetail, QueueOrder, QueueOverview, throughput
 from ojster.queues.queues import Queue, QueueStatistics
-from ojster.queues.wire import DeletionStrategy, QueueConfigBody
+from ojster.queues.wire import DeletionStrategy, QueueConfigBody, show_limits
 
 _MAX_DRAININGS: Final = 10
 """Number of times that a queue to delete is emptied while jobs are pushed into it."""
@@ -168,17 +170,26 @@ class QueueService(CapabilityService, QueueCalls):
         await self.scope.do(configure, change)
         return await self.configuration(change.queue)
 
-    async def overviews(self, *, internal: bool = False) -> list[AdminQueueBody]:
-        """Return the queues with their jobs by state, throughput and latency, by name.
+    async def preview(self, name: str, body: QueueConfigBody) -> QueueChangesAnswer:
+        """Return what a change of the configuration of a queue would change. Raises as ``configure``."""
+        self.scope.require_all_tenants("Configuring a queue")
+        self.scope.need_view_of_all_queues()
+        change = configuration_of(check_queue_name(name), body)
+        return QueueChangesAnswer(name, await self.scope.look(preview.preview, change))
+
+    async def overviews(self, *, internal: bool = False, sort: QueueOrder = "name") -> list[AdminQueueBody]:
+        """Return the queues with their jobs by state, throughput, latency and the age of their oldest job.
 
         Parameters
         ----------
         internal:
             Whether queues of the server's own work are among them.
+        sort:
+            ``name``, or ``trouble``: those first whose oldest job has waited longest.
         """
         self.scope.require_all_tenants("The overview of queues")
         self.scope.need_view_of_all_queues()
-        overviews = await self.scope.survey(overview.list_overviews, internal)
+        overviews = await self.scope.survey(overview.list_overviews, OverviewRequest(internal, sort))
         return [AdminQueueBody(**_members(queue)) for queue in overviews]
 
     async def overview(self, name: str) -> QueueDetailAnswer:
@@ -195,7 +206,7 @@ class QueueService(CapabilityService, QueueCalls):
         return QueueDetailAnswer(
             **_members(detail.overview),
             configuration=show_configuration(detail.overview.queue.limits, detail.config),
-            oldest_available_at=format_optional(detail.oldest_at),
+            limit_use=None if detail.limit is None else show_limit(detail.limit),
         )
 
     async def _detail(self, name: str) -> QueueDetail:
@@ -230,4 +241,8 @@ def _members(overview: QueueOverview) -> dict[str, Any]:
         "paused": queue.paused_at is not None,
         "paused_at": format_optional(queue.paused_at),
         "created_at": format_timestamp(queue.created_at),
+        "oldest_available_at": format_optional(overview.oldest_at),
+        "depth": overview.depth,
+        "max_depth": None if overview.bound is None else overview.bound.max_depth,
+        "limits": show_limits(queue.limits),
     }

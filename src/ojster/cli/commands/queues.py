@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from typing import Any, Final, get_args
 
 import click
 import msgspec
+from msgspec import UNSET
 
 from ojster.cli.options import ask, done, examples, with_json, with_url
-from ojster.cli.output import print_json, print_table, timestamp_json
+from ojster.cli.output import ago, print_json, print_table, timestamp_json
 from ojster.client.interface import Client
 from ojster.core.states import JobState
+from ojster.core.timestamps import parse_optional
+from ojster.core.wire import Json
+from ojster.queues.answer_wire import QueueChangesAnswer
 from ojster.queues.queues import QueueStatistics
-from ojster.queues.wire import DeletionStrategy
+from ojster.queues.rules import OverflowStrategy
+from ojster.queues.wire import DeletionStrategy, QueueConfigBody
 
 
 @click.group(epilog=examples("ojster queues list", "ojster queues pause reports"))
 def queues() -> None:
-    """List, show, create, pause, resume and delete queues."""
+    """List, show, create, configure, pause, resume and delete queues."""
 
 
 @queues.command("list", epilog=examples("ojster queues list", "ojster queues list --json"))
@@ -45,6 +52,112 @@ def list_queues(url: str, internal: bool, as_json: bool) -> None:
         for statistics_of_queue in statistics
     ]
     print_table(("queue", "", *(f"# {state}" for state in states)), rows, "There are no queues.")
+
+
+@queues.command("waits", epilog=examples("ojster queues waits", "ojster queues waits --json"))
+@with_url
+@with_json
+def list_waits(url: str, as_json: bool) -> None:
+    """List the queues by trouble: first the one whose oldest job has waited longest, then by waiting time."""
+    overviews = ask(url, lambda client: client.queues.overviews(sort="trouble"))
+    if as_json:
+        print_json({"queues": overviews})
+        return
+    rows = [
+        (
+            queue.name,
+            "paused" if queue.paused else "",
+            ago(parse_optional(queue.oldest_available_at)),
+            _of(queue.depth, queue.max_depth),
+            _of(queue.counts.active or 0, queue.limits.concurrency),
+            *(f"{seconds / 1_000:.1f} s" for seconds in msgspec.structs.astuple(queue.latency_ms)),
+        )
+        for queue in overviews
+    ]
+    columns = ("queue", "", "oldest waits since", "# waiting", "# running", "# wait p50", "# p95", "# p99")
+    print_table(columns, rows, "There are no queues.")
+
+
+def _of(number: int, most: int | None) -> str:
+    """Return a number, and its maximum if there is one."""
+    return str(number) if most is None else f"{number} of {most}"
+
+
+_RATE: Final = re.compile(r"([0-9]+)/(P[0-9A-Z.]+|second|minute|hour|day)")
+
+
+class RateText(click.ParamType[Any]):
+    """A number of starts in a period, such as ``100/PT1M`` or ``5/second``, or ``none``."""
+
+    name = "rate"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the rate as the API takes it; ``None``: no limit. The default stays as it is."""
+        if value == "none" or not isinstance(value, str):
+            return None if value == "none" else value
+        parts = _RATE.fullmatch(value)
+        if parts is None:
+            self.fail(f"{value!r} is no rate. Write a number and a period, as in 100/PT1M or 5/second.", param, ctx)
+        return {"limit": int(parts[1]), "period": parts[2]}
+
+
+class NumberText(click.ParamType[Any]):
+    """A number, or ``none``."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number; ``None``: no limit. The default stays as it is."""
+        if value == "none" or not isinstance(value, str):
+            return None if value == "none" else value
+        if not value.isdecimal():
+            self.fail(f"{value!r} is no number. Write one, or none.", param, ctx)
+        return int(value)
+
+
+@queues.command(
+    "configure",
+    epilog=examples(
+        "ojster queues configure mail --concurrency 5 --dry-run",
+        "ojster queues configure mail --rate 100/PT1M --max-size 10000 --overflow drop_oldest",
+        "ojster queues configure mail --concurrency none",
+    ),
+)
+@click.argument("name")
+@click.option("--concurrency", type=NumberText(), default=UNSET, help="Maximum number of jobs at once; none: no limit.")
+@click.option("--rate", type=RateText(), default=UNSET, help="Maximum number of starts in a period, as in 100/PT1M.")
+@click.option("--throttle", type=RateText(), default=UNSET, help="The same, evenly spread over the period.")
+@click.option("--max-size", type=NumberText(), default=UNSET, help="Maximum number of waiting jobs; none: no bound.")
+@click.option(
+    "--overflow", type=click.Choice(get_args(OverflowStrategy)), default=None, help="What a push to a full queue does."
+)
+@click.option("--dry-run", is_flag=True, help="Show what would change, and what it means now; change nothing.")
+@with_url
+@with_json
+def configure_queue(name: str, dry_run: bool, url: str, as_json: bool, **settings: Any) -> None:
+    """Change limits of a queue; what is not named stays. Prints each change with what it means for the jobs now."""
+    members = {"rate": "rate_limit", "overflow": "overflow_policy"}
+    body = QueueConfigBody(**{members.get(option, option): value for option, value in settings.items()})
+
+    async def change(client: Client) -> QueueChangesAnswer:
+        foreseen = await client.queues.preview(name, body)
+        if not dry_run:
+            await client.queues.configure(name, body)
+        return foreseen
+
+    shown = ask(url, change)
+    if as_json:
+        print_json({"queue": name, "changes": shown.changes, "dry_run": dry_run})
+        return
+    rows = [
+        (foreseen.setting, _value(foreseen.before), _value(foreseen.after), foreseen.effect or "")
+        for foreseen in shown.changes
+    ]
+    print_table(("setting", "before", "after", "what it means now"), rows, f"The queue {name} is so already.")
+
+
+def _value(value: Json) -> str:
+    return "none" if value is None else value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 @queues.command("unserved", epilog=examples("ojster queues unserved"))
