@@ -317,6 +317,8 @@ def test_cron_jobs_are_added_switched_and_removed(ojster: Ojster) -> None:
     assert ojster.json("cron", "disable", "c")["next_run_at"] is None
     assert ojster.json("cron", "enable", "c")["next_run_at"]
     assert ojster.json("cron", "run", "c")["type"] == "report.build"
+    assert "missed no run" in ojster("cron", "misses", "c")
+    assert ojster.json("cron", "misses", "c") == {"misses": []}
     assert "no worker" in ojster("jobs", "explain", ojster.json("jobs", "list")["jobs"][0]["id"])
     ojster("cron", "remove", "c")
     assert ojster.json("cron", "list") == {"crons": []}

@@ -449,6 +449,7 @@ async def test_cron_jobs(client: Client) -> None:
     run = await client.schedules.trigger("c")
     assert [job.id for job in (await client.jobs.select(JobFilter(cron_name="c"))).jobs] == [run.id]
     assert (await client.jobs.select(JobFilter(cron_name="d"))).jobs == []
+    assert await client.schedules.misses("c") == []
     assert (await client.schedules.switch("c", False)).next_run_at is None
     assert (await client.schedules.find("c")).enabled is False
     assert (await client.schedules.unregister("c")).name == "c"

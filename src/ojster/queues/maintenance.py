@@ -16,6 +16,9 @@ from ojster.storage.transaction import Transaction
 MAINTENANCE: Final = "maintenance"
 """Name of the stored value, and of the subject of events. While its row exists, the maintenance mode is on."""
 
+LAST_MAINTENANCE: Final = "last_maintenance"
+"""Name of the stored value that says when the last maintenance mode began and ended."""
+
 
 class Maintenance(msgspec.Struct, frozen=True):
     """Maintenance mode: its reason, start and estimated end. Times are microseconds since the epoch."""
@@ -23,6 +26,19 @@ class Maintenance(msgspec.Struct, frozen=True):
     enabled_at: int
     reason: str | None = None
     estimated_end: int | None = None
+
+
+class PastMaintenance(msgspec.Struct, frozen=True):
+    """When a maintenance mode began and ended, in microseconds since the epoch."""
+
+    enabled_at: int
+    ended_at: int
+
+
+def last_maintenance(tx: Transaction) -> PastMaintenance | None:
+    """Return the last maintenance mode that has ended, or ``None``: whether it is why something is late."""
+    known = recall(tx, LAST_MAINTENANCE)
+    return None if known is None else msgspec.json.decode(known, type=PastMaintenance)
 
 
 def find_maintenance(tx: Transaction, requests: Sequence[None]) -> list[Maintenance | None]:
@@ -38,6 +54,8 @@ def switch_maintenance(tx: Transaction, wishes: Sequence[Maintenance | None]) ->
         (known,) = find_maintenance(tx, (None,))
         if wish is None:
             drop(tx, MAINTENANCE)
+            if known is not None:
+                note(tx, LAST_MAINTENANCE, PastMaintenance(known.enabled_at, tx.now))
             tx.effects.opened.update(name for (name,) in tx.execute("SELECT name FROM queues"))
             tx.expect(tx.now)
         else:

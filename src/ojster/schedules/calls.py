@@ -12,6 +12,8 @@ from ojster.jobs.sweeps import MAX_SWEEP_SECONDS
 from ojster.queues.maintenance import Maintenance
 from ojster.schedules.backfill import Backfill, Concurrency
 from ojster.schedules.cron import Cron, OnConflict, Registered
+from ojster.schedules.misses import Miss
+from ojster.schedules.misses_wire import CronMissesAnswer
 from ojster.schedules.wire import (
     BackfillAnswer,
     BackfillBody,
@@ -72,6 +74,10 @@ class ScheduleCalls(Calls):
     @Call("GET", _ONE, "show_one_cron", _TAG, CronAnswer, also=_ALSO)
     async def find(self, name: str) -> Cron:
         """Show a cron job."""
+
+    @Call("GET", f"{_ONE}/misses", "list_cron_misses", _TAG, CronMissesAnswer, also=("/crons/{name}/misses",))
+    async def misses(self, name: str) -> list[Miss]:
+        """List the occurrences of a cron job that started nothing, with the reason, the newest first."""
 
     @Call("PATCH", _ONE, "switch_cron", _TAG, CronAnswer, also=_ALSO, body=CronPatchBody)
     async def switch(self, name: str, enabled: bool) -> Cron:

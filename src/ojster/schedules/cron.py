@@ -211,6 +211,7 @@ def unregister(tx: Transaction, name: str) -> Cron | OjsterError:
     cron = find(tx, name, tx.for_update)
     if cron is not None:
         tx.execute("DELETE FROM crons WHERE name = :name", {"name": name})
+        tx.execute("DELETE FROM cron_misses WHERE cron_name = :name", {"name": name})
     return cron or no_cron(name)
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from ojster.jobs.extension import Due, Extension
+from collections import Counter
+
+from ojster.jobs.extension import DeletedCounts, Due, Extension
 from ojster.schedules.firing import fire_due
+from ojster.schedules.misses import count_expired_misses, forget_misses
 from ojster.storage.transaction import Transaction
 
 
@@ -13,3 +16,11 @@ class ScheduleExtension(Extension):
     def due(self, tx: Transaction, *, in_maintenance: bool) -> Due:
         """Fire the cron jobs that are due, except during maintenance."""
         return Due(None) if in_maintenance else fire_due(tx)
+
+    def forget(self, tx: Transaction, room: int) -> DeletedCounts:
+        """Delete missed runs past their retention."""
+        return forget_misses(tx, room)
+
+    def forgettable(self, tx: Transaction) -> DeletedCounts:
+        """Return the number of missed runs past their retention."""
+        return Counter(cron_misses=count_expired_misses(tx))

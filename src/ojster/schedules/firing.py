@@ -24,6 +24,7 @@ from ojster.jobs.new_job import NewJob, read_job
 from ojster.jobs.push import Pushed, push
 from ojster.queues.rules import completed
 from ojster.schedules.cron import COLUMNS, Cron, cron_of, find, no_cron, write
+from ojster.schedules.misses import Miss, note_late, note_miss
 from ojster.schedules.runs import cancel_unfinished, key_of_line, unfinished_run
 from ojster.storage.transaction import Held, Later, Transaction
 from ojster.workflows.plan.values import NewWorkflow
@@ -100,6 +101,14 @@ def _fire(tx: Transaction, cron: Cron) -> int:
     run: StartedByCron | OjsterError | None = None
     if cron.overlap_policy == "skip" and (unfinished := unfinished_run(tx, cron.name)):
         facts |= {"reason": "overlap_skip"} | unfinished
+        _note(
+            tx,
+            cron,
+            scheduled_for,
+            "overlap_skip",
+            "The run before it had not finished.",
+            next(iter(unfinished.values())),
+        )
     else:
         if cron.overlap_policy == "cancel_previous":
             cancel_unfinished(tx, cron.name)
@@ -107,6 +116,7 @@ def _fire(tx: Transaction, cron: Cron) -> int:
         if isinstance(run, OjsterError):
             log.warning("the cron job %s did not fire: %s", cron.name, run)
             facts |= {"reason": run.code, "message": run.message}
+            _note(tx, cron, scheduled_for, run.code, run.message)
         else:
             facts |= facts_of_run(run)
     fired = isinstance(run, Job | NewWorkflow)
@@ -119,7 +129,9 @@ def _fire(tx: Transaction, cron: Cron) -> int:
         for missing in schedule.skipped_between(scheduled_for, next_run_at):
             skipped = facts_of_occurrence(cron, missing) | {"reason": "dst_skip", "run_count": cron.run_count + fired}
             tx.emit_about("cron.skipped", cron.name, **skipped)
+            _note(tx, cron, missing, "dst_skip", "The clock skipped this time: daylight saving time began.")
     if next_run_at is not None and next_run_at <= tx.now:
+        note_late(tx, cron, next_run_at)
         next_run_at = schedule.next_after(tx.now)
     write(
         tx,
@@ -131,6 +143,11 @@ def _fire(tx: Transaction, cron: Cron) -> int:
         ),
     )
     return run.weight if isinstance(run, NewWorkflow) else 0
+
+
+def _note(tx: Transaction, cron: Cron, at: int, reason: str, message: str, active_id: str | None = None) -> None:
+    """Record that an occurrence starts nothing."""
+    note_miss(tx, cron, Miss(since=at, until=at, reason=reason, message=message, active_id=active_id))
 
 
 def _line(cron: Cron) -> int:

@@ -19,6 +19,7 @@ from ojster.schedules import cron, firing
 from ojster.schedules.backfill import Backfill, BackfillOrder, Concurrency, backfill
 from ojster.schedules.calls import ScheduleCalls
 from ojster.schedules.cron_expression import CronSchedule
+from ojster.schedules.misses import Miss, list_misses
 from ojster.workflows.plan.members import inside, refusal_of
 from ojster.workflows.plan.values import NewWorkflow
 from ojster.workflows.read.info import WorkflowInfo
@@ -191,6 +192,19 @@ class ScheduleService(CapabilityService, ScheduleCalls):
             There is no such cron job.
         """
         return accepted(await self.database.read(cron.find_cron, self.scope.named(name)))
+
+    async def misses(self, name: str) -> list[Miss]:
+        """Return the occurrences of a cron job that started nothing and why, the newest first.
+
+        Consecutive ones with the same cause are one. The newest ``MAX_MISSES`` are kept, for ``MISSES_KEPT``. What a
+        cron job would have started while it was disabled is not among them.
+
+        Raises
+        ------
+        NotFound
+            There is no such cron job.
+        """
+        return accepted(await self.database.read(list_misses, self.scope.named(name)))
 
     async def all(self) -> list[cron.Cron]:
         """Return all cron jobs by name."""

@@ -24,6 +24,7 @@ from ojster.core.timestamps import format_timestamp, system_clock
 from ojster.schedules.backfill import Backfill, BackfilledRun
 from ojster.schedules.cron import Cron
 from ojster.schedules.cron_expression import OVERLAP_POLICIES, OverlapPolicy
+from ojster.schedules.misses_wire import CronMissesAnswer
 from ojster.worker.registration import leftover_crons
 
 
@@ -31,7 +32,7 @@ from ojster.worker.registration import leftover_crons
     epilog=examples("ojster cron list", "ojster cron add nightly '0 3 * * *' cleanup --timezone Europe/Berlin")
 )
 def cron() -> None:
-    """List, show, add, run, backfill, enable, disable, remove and prune cron jobs."""
+    """List, show, add, run, backfill, enable, disable, remove and prune cron jobs, and show missed runs."""
 
 
 @cron.command("list", epilog=examples("ojster cron list"))
@@ -79,6 +80,33 @@ def show_cron(name: str, occurrences: int, url: str, as_json: bool) -> None:
         return
     rows = [(key, value) for key, value in _shown(cron).items() if not isinstance(value, msgspec.Raw)]
     print_table(("", name), [*rows, *(("then" if index else "next", at) for index, at in enumerate(moments))], "")
+
+
+@cron.command("misses", epilog=examples("ojster cron misses daily-report"))
+@click.argument("name")
+@with_url
+@with_json
+def list_misses(name: str, url: str, as_json: bool) -> None:
+    """List the occurrences of a cron job that started nothing, with the reason, the newest first."""
+    misses = ask(url, lambda client: client.schedules.misses(name))
+    if as_json:
+        print_json(msgspec.to_builtins(CronMissesAnswer.of(misses)))
+        return
+    print_table(
+        ("since", "until", "#", "reason", "message", "unfinished run"),
+        [
+            (
+                format_timestamp(miss.since),
+                format_timestamp(miss.until),
+                f"{'' if miss.is_complete else '>= '}{miss.occurrences}",
+                miss.reason,
+                miss.message,
+                miss.active_id or "",
+            )
+            for miss in misses
+        ],
+        f"{name} has missed no run in the last 30 days.",
+    )
 
 
 @cron.command(

@@ -902,6 +902,25 @@ CREATE INDEX crons_next
     ON crons (next_run_at)
     WHERE next_run_at IS NOT NULL;
 
+-- Occurrences of cron jobs that started nothing, and why. Consecutive ones with the same cause are one row. The newest of
+-- each cron job are kept; deleted with it.
+CREATE TABLE cron_misses (
+    cron_name   TEXT COLLATE "C" NOT NULL,
+    since       BIGINT           NOT NULL, -- the first occurrence
+    until       BIGINT           NOT NULL, -- the last one
+    occurrences BIGINT           NOT NULL,
+    complete    BIGINT           NOT NULL, -- 0: counted up to a limit
+    reason      TEXT COLLATE "C" NOT NULL, -- overlap_skip, dst_skip, maintenance, late, or the code of a refusal
+    message     TEXT COLLATE "C" NOT NULL, -- the reason, for people
+    active_id   TEXT COLLATE "C",          -- the run that had not finished, if that is the reason
+    noted_at    BIGINT           NOT NULL, -- when the last one was recorded
+    PRIMARY KEY (cron_name, since)
+);
+
+-- Rows past their retention.
+CREATE INDEX cron_misses_noted
+    ON cron_misses (noted_at);
+
 -- ====================================================================================================================
 -- Fleet
 -- ====================================================================================================================

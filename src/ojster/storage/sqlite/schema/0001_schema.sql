@@ -834,6 +834,25 @@ CREATE INDEX crons_next
     ON crons (next_run_at)
     WHERE next_run_at IS NOT NULL;
 
+-- Occurrences of cron jobs that started nothing, and why. Consecutive ones with the same cause are one row. The newest of
+-- each cron job are kept; deleted with it.
+CREATE TABLE cron_misses (
+    cron_name   TEXT    NOT NULL,
+    since       INTEGER NOT NULL, -- the first occurrence
+    until       INTEGER NOT NULL, -- the last one
+    occurrences INTEGER NOT NULL,
+    complete    INTEGER NOT NULL, -- 0: counted up to a limit
+    reason      TEXT    NOT NULL, -- overlap_skip, dst_skip, maintenance, late, or the code of a refusal
+    message     TEXT    NOT NULL, -- the reason, for people
+    active_id   TEXT,             -- the run that had not finished, if that is the reason
+    noted_at    INTEGER NOT NULL, -- when the last one was recorded
+    PRIMARY KEY (cron_name, since)
+) STRICT, WITHOUT ROWID;
+
+-- Rows past their retention.
+CREATE INDEX cron_misses_noted
+    ON cron_misses (noted_at);
+
 -- ====================================================================================================================
 -- Fleet
 -- ====================================================================================================================
