@@ -373,7 +373,7 @@ async def test_a_worker_is_quieted_and_a_schedule_runs_now(bench: Bench, server:
     assert worker.directive == "quiet"
     await open_page(page, server, "schedules")
     await page.get_by_role("button", name="Run now: nightly").click()
-    await page.get_by_role("button", name="Run it").click()
+    await page.get_by_role("button", name="Run schedule").click()
     await page.get_by_text("was enqueued").wait_for()
     page_of_jobs = await page.request.get(f"{server}/ojs/v1/jobs?type=report.build")
     assert (await page_of_jobs.json())["pagination"]["total"] == 1
@@ -418,7 +418,7 @@ async def test_the_next_runs_of_a_schedule_are_in_its_zone_and_in_the_viewers(
     made = await bench.service.schedules.trigger("nightly")
     await bench.ack(await bench.fetch_one())
     await open_page(page, server, "schedules")
-    await page.get_by_role("button", name="Show the runs of nightly").click()
+    await page.get_by_role("button", name="Show runs of nightly").click()
     dialog = page.get_by_role("dialog", name="Runs of nightly")
     upcoming = dialog.get_by_role("table", name="Next runs")
     await upcoming.get_by_text("In Asia/Tokyo").wait_for()
@@ -431,6 +431,24 @@ async def test_the_next_runs_of_a_schedule_are_in_its_zone_and_in_the_viewers(
     await page.wait_for_url(f"**/jobs/{made.id}")
 
 
+async def test_the_missed_runs_of_a_schedule_are_shown_with_their_reasons(
+    bench: Bench, server: str, page: Page
+) -> None:
+    template = b'{"type":"report.build","args":[]}'
+    await bench.service.schedules.register(Cron(name="often", expression="@every 60s", template=template))
+    await bench.run_due(after=60)
+    for _ in range(2):
+        await bench.run_due(after=60)
+    await open_page(page, server, "schedules")
+    await page.get_by_role("button", name="Show runs of often").click()
+    missed = page.get_by_role("dialog", name="Runs of often").get_by_role("table", name="Missed runs")
+    await missed.get_by_text("The run before it had not finished").wait_for()
+    await missed.get_by_text("2 runs").wait_for()
+    assert await faults(page) == []
+    await missed.get_by_role("link").click()
+    await page.get_by_role("heading", level=1, name="report.build").wait_for()
+
+
 async def test_a_schedule_of_workflows_says_what_it_starts_and_leads_to_its_runs(
     bench: Bench, server: str, page: Page
 ) -> None:
@@ -439,9 +457,15 @@ async def test_a_schedule_of_workflows_says_what_it_starts_and_leads_to_its_runs
     await open_page(page, server, "schedules")
     row = page.get_by_role("row").filter(has_text="hourly")
     await row.get_by_text("flow order.fulfil").wait_for()
-    assert not await row.get_by_role("button", name="Edit").count()
+    await row.get_by_role("button", name="Edit").click()
+    text = page.get_by_label("Workflow, as JSON")
+    await text.fill((await text.input_value()).replace("42", "43"))
+    await page.get_by_role("button", name="Save schedule").click()
+    await page.get_by_text("The schedule hourly was changed.").wait_for()
+    changed = (await bench.service.schedules.find("hourly")).workflow
+    assert changed == workflow.replace(b"42", b"43")
     await row.get_by_role("button", name="Run now").click()
-    await page.get_by_role("button", name="Run it").click()
+    await page.get_by_role("button", name="Run schedule").click()
     await page.get_by_text("was started.").wait_for()
     await row.get_by_role("link", name="The last 1 workflow: running").click()
     await page.get_by_text("Schedule: hourly").wait_for()
@@ -457,7 +481,7 @@ async def test_a_schedule_of_a_workspace_is_meant_and_not_another_of_the_same_na
         assert (await page.request.post(f"{server}/ojs/v1/crons", data=body, headers=headers)).ok
     await open_page(page, server, "schedules")
     await page.get_by_role("row").filter(has_text="of.acme").get_by_role("button", name="Run now").click()
-    await page.get_by_role("button", name="Run it").click()
+    await page.get_by_role("button", name="Run schedule").click()
     await page.get_by_text("was enqueued").wait_for()
     (job,) = (await (await page.request.get(f"{server}/ojs/v1/jobs")).json())["jobs"]
     assert job["type"] == "of.acme"
@@ -475,7 +499,7 @@ async def test_a_new_schedule_shows_its_next_runs_before_it_is_made(
     await page.get_by_text(re.compile("4:30")).first.wait_for()
     await page.get_by_label("Name").fill("early")
     await page.get_by_label("Job type").fill("report.build")
-    await page.get_by_role("button", name="Make it").click()
+    await page.get_by_role("button", name="Create schedule").click()
     await page.get_by_text("The schedule early was made.").wait_for()
     assert (await bench.service.schedules.find("early")).expression == "30 4 * * *"
 
@@ -491,13 +515,13 @@ async def test_a_new_schedule_takes_no_name_of_another_and_that_one_is_edited(
     await page.get_by_role("button", name="New schedule").click()
     await page.get_by_label("Name").fill("nightly")
     await page.get_by_label("Job type").fill("other")
-    await page.get_by_role("button", name="Make it").click()
+    await page.get_by_role("button", name="Create schedule").click()
     await page.get_by_text("There is a cron job 'nightly' already.").wait_for()
     assert await bench.service.schedules.find("nightly") == before
     await page.get_by_role("button", name="Leave").click()
     await page.get_by_role("button", name="Edit nightly").click()
     await page.get_by_label("Cron expression").fill("30 4 * * *")
-    await page.get_by_role("button", name="Save").click()
+    await page.get_by_role("button", name="Save schedule").click()
     await page.get_by_text("The schedule nightly was changed.").wait_for()
     after = await bench.service.schedules.find("nightly")
     assert (after.expression, after.description) == ("30 4 * * *", "For us")
@@ -542,7 +566,7 @@ async def test_the_palette_acts_says_that_nothing_is_there_and_remembers_what_wa
     await field.fill("run the schedule")
     await page.get_by_role("option", name="Run the schedule nightly now").wait_for()
     await page.keyboard.press("Enter")
-    await page.get_by_role("dialog").get_by_role("button", name="Run it").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Run schedule").click()
     await page.get_by_text("was enqueued.").wait_for()
     await page.keyboard.press("Control+k")
     await field.fill("last failure")

@@ -1,12 +1,12 @@
 import { useState } from "preact/hooks";
-import { Link } from "wouter-preact";
 import { accepted, client, ofTenant, type Schemas } from "../api/client";
-import { useIsGlobal, useMay } from "../api/session";
+import { useMay } from "../api/session";
 import { useData } from "../api/use";
-import { Dialog, type Dialogs, NewDialog, useDialogs } from "../ui/dialogs";
-import { duration, exact, exactIn, many, number, Time } from "../ui/format";
+import { type Dialogs, NewDialog, useDialogs } from "../ui/dialogs";
+import { exact, number, Time } from "../ui/format";
 import { Button, Card, Empty, Page, Shown, Table } from "../ui/parts";
-import { colourOf, State } from "../ui/states";
+import { State } from "../ui/states";
+import { Runs, Strip } from "./ScheduleRuns";
 
 type Cron = Schemas["CronInfo"];
 
@@ -50,7 +50,7 @@ export async function runSchedule({ act }: Dialogs, cron: Cron): Promise<void> {
         ? `The workflow ${made.workflow.id.slice(-12)} was started.`
         : `The job ${(made.job?.id ?? "").slice(-12)} was enqueued.`;
     },
-    { title: `Run ${cron.name} now?`, text: "What it starts runs at once. Its next regular run stays as it is.", action: "Run it" },
+    { title: `Run ${cron.name} now?`, text: "What it starts runs at once. Its next regular run stays as it is.", action: "Run schedule" },
   );
 }
 
@@ -82,7 +82,7 @@ function Crons({ crons, reload }: { crons: Cron[]; reload: () => void }) {
         await accepted(client.DELETE("/ojs/v1/crons/{name}", path(cron)));
         return `${cron.name} was deleted.`;
       },
-      { title: `Delete ${cron.name}?`, text: "It fires no more, and must be made anew. Its jobs and workflows stay.", action: "Delete it", isDangerous: true },
+      { title: `Delete ${cron.name}?`, text: "It fires no more, and must be made anew. Its jobs and workflows stay.", action: "Delete schedule", isDangerous: true },
     );
     reload();
   };
@@ -129,15 +129,15 @@ function Crons({ crons, reload }: { crons: Cron[]; reload: () => void }) {
             className: "num nowrap",
             cell: (cron) => (
               <>
-                <Button isSmall onClick={() => setOpened(cron)} aria-label={`Show the runs of ${cron.name}`}>
-                  Runs
+                <Button isSmall onClick={() => setOpened(cron)} aria-label={`Show runs of ${cron.name}`}>
+                  Show runs
                 </Button>{" "}
                 {may("enqueue") && (
                   <Button isSmall onClick={() => void run(cron)} aria-label={`Run now: ${cron.name}`}>
                     Run now
                   </Button>
                 )}{" "}
-                {may("enqueue") && !cron.workflow && (
+                {may("enqueue") && (
                   <Button isSmall onClick={() => setEdited(cron)} aria-label={`Edit ${cron.name}`}>
                     Edit
                   </Button>
@@ -157,111 +157,30 @@ function Crons({ crons, reload }: { crons: Cron[]; reload: () => void }) {
   );
 }
 
-interface Run {
-  id: string;
-  state: string;
-  created_at: string;
-  started_at?: string | null;
-  completed_at?: string | null;
-  discarded_at?: string | null;
-  cancelled_at?: string | null;
-}
-
-/** The last jobs or workflows of a schedule, the newest first. */
-function useRuns(cron: Cron) {
-  const query = { params: { query: { cron_name: cron.name, limit: "12" } }, ...ofTenant(cron.tenant_id) };
-  const noun = cron.workflow ? "workflow" : "job";
-  return useData<Run[]>(
-    `runs ${cron.tenant_id} ${cron.name} ${noun}`,
-    () =>
-      cron.workflow
-        ? accepted(client.GET("/ojs/v1/workflows", query)).then((page) => page.workflows as Run[])
-        : accepted(client.GET("/ojs/v1/jobs", query)).then((page) => page.jobs as Run[]),
-    { kinds: ["cron", noun] },
-  );
-}
-
-/** The next ten runs of a schedule, in its own zone and in the viewer's, and the last ones. */
-function Runs({ cron, close }: { cron: Cron; close: () => void }) {
-  const runs = useRuns(cron);
-  const query = { expression: cron.expression, timezone: cron.timezone, count: "10" };
-  const next = useData(`next runs ${cron.expression} ${cron.timezone}`, () =>
-    accepted(client.GET("/ojs/v1/cron-preview", { params: { query } })),
-  );
-  const noun = cron.workflow ? "workflow" : "job";
-  return (
-    <Dialog label={`Runs of ${cron.name}`} close={close}>
-      <div class="inside">
-        <h2>Runs of {cron.name}</h2>
-        <h3>Next</h3>
-        {!cron.enabled && <p>It is paused. It would run at these times.</p>}
-        <Shown of={next} rows={3}>
-          {(data) => (
-            <Table<string>
-              label="Next runs"
-              rows={data.runs}
-              keyOf={(at) => at}
-              empty={<Empty title="It never runs again" />}
-              columns={[
-                { label: `In ${cron.timezone}`, className: "grow", cell: (at) => exactIn(at, cron.timezone) },
-                { label: "For you", className: "num", cell: (at) => exact(at) },
-              ]}
-            />
-          )}
-        </Shown>
-        <h3>Last</h3>
-        <Shown of={runs} rows={3}>
-          {(rows) => (
-            <Table<Run>
-              label="Last runs"
-              rows={rows}
-              keyOf={(run) => run.id}
-              empty={<Empty title="None that are kept">Finished {noun}s are deleted after their retention.</Empty>}
-              columns={[
-                { label: "Made", className: "grow", cell: (run) => <Link href={`/${noun}s/${run.id}`}>{exact(run.created_at)}</Link> },
-                { label: "State", cell: (run) => <State state={run.state} /> },
-                { label: "Ran", className: "num", cell: ran },
-              ]}
-            />
-          )}
-        </Shown>
-        <div class="buttons">
-          <Button onClick={close}>Close</Button>
-        </div>
-      </div>
-    </Dialog>
-  );
-}
-
-function ran(run: Run): string {
-  const end = run.completed_at ?? run.discarded_at ?? run.cancelled_at;
-  return run.started_at && end ? duration(Date.parse(end) - Date.parse(run.started_at)) : "–";
-}
-
-/** The outcomes of the last jobs or workflows of a schedule, the oldest first. */
-function Strip({ cron }: { cron: Cron }) {
-  const owner = ofTenant(cron.tenant_id);
-  const isGlobal = useIsGlobal();
-  const noun = cron.workflow ? "workflow" : "job";
-  const runs = useRuns(cron);
-  const states = (runs.data ?? []).map((run) => [run.id, run.state] as const).reverse();
-  if (!states.length) return <span class="quiet">none</span>;
-  const label = `The last ${many(states.length, noun)}: ${states.map(([, state]) => state).join(", ")}`;
-  const marks = states.map(([id, state]) => <i key={id} class={`s-${colourOf(state)}`} title={state} />);
-  // A list of the jobs of all workspaces would mean the schedule of none that has the same name.
-  return owner.headers && isGlobal ? (
-    <span class="strip" role="img" aria-label={label}>
-      {marks}
-    </span>
-  ) : (
-    <Link href={`/${noun}s?cron_name=${encodeURIComponent(cron.name)}`} class="strip" aria-label={label}>
-      {marks}
-    </Link>
-  );
-}
-
 /** The options of a schedule's jobs: what the form does not show stays as it is. */
 const optionsOf = (cron: Cron | undefined): Record<string, unknown> => (cron?.options as Record<string, unknown> | undefined) ?? {};
+
+/** The template of the jobs of a schedule, as the form says. */
+function templateOf(known: Cron | undefined, form: { type: string; args: string; queue: string }): Record<string, unknown> {
+  let args: unknown;
+  try {
+    args = JSON.parse(form.args);
+  } catch {
+    args = null;
+  }
+  if (!Array.isArray(args)) throw new Error("The arguments are no JSON array, such as [1, \"two\"].");
+  const template = known?.job_template as Record<string, unknown> | undefined;
+  return { ...template, type: form.type, args, options: { ...optionsOf(known), queue: form.queue } };
+}
+
+/** The request for the workflows of a schedule, as the form says. */
+function workflowOf(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new Error(`The workflow is no JSON: ${(error as Error).message}`);
+  }
+}
 
 /** Makes a schedule, which no other of its name may exist for, or changes a known one. */
 function CronForm({ known, close, saved }: { known?: Cron; close: () => void; saved: () => void }) {
@@ -272,11 +191,14 @@ function CronForm({ known, close, saved }: { known?: Cron; close: () => void; sa
     overlap: known?.overlap_policy ?? "skip",
     type: known?.type ?? "",
     args: JSON.stringify(known?.args ?? []),
+    starts: known?.workflow ? "workflow" : "job",
+    workflow: JSON.stringify(known?.workflow ?? { definition: "" }, null, 2),
     queue: String(optionsOf(known).queue ?? "default"),
   });
   const { act } = useDialogs();
   const set = (name: keyof typeof form) => (event: Event) =>
-    setForm({ ...form, [name]: (event.currentTarget as HTMLInputElement | HTMLSelectElement).value });
+    setForm({ ...form, [name]: (event.currentTarget as HTMLInputElement | HTMLSelectElement | HTMLTextAreaElement).value });
+  const isWorkflow = form.starts === "workflow";
   const preview = useData(`preview ${form.expression} ${form.timezone}`, () =>
     accepted(
       client.GET("/ojs/v1/cron-preview", { params: { query: { expression: form.expression, timezone: form.timezone } } }),
@@ -284,13 +206,6 @@ function CronForm({ known, close, saved }: { known?: Cron; close: () => void; sa
   );
   const save = async (): Promise<void> => {
     const isDone = await act(async () => {
-      let args: unknown[];
-      try {
-        args = JSON.parse(form.args) as unknown[];
-      } catch {
-        throw new Error("The arguments are no JSON array, such as [1, \"two\"].");
-      }
-      const template = known?.job_template as Record<string, unknown> | undefined;
       const body = {
         name: form.name,
         expression: form.expression,
@@ -298,7 +213,7 @@ function CronForm({ known, close, saved }: { known?: Cron; close: () => void; sa
         overlap_policy: form.overlap,
         enabled: known?.enabled ?? true,
         description: known?.description ?? null,
-        job_template: { ...template, type: form.type, args, options: { ...optionsOf(known), queue: form.queue } },
+        ...(isWorkflow ? { workflow: workflowOf(form.workflow) } : { job_template: templateOf(known, form) }),
         on_conflict: known ? "replace" : "reject",
       };
       const request = { body: body as unknown as Schemas["CronBody"], ...ofTenant(known?.tenant_id) };
@@ -311,7 +226,7 @@ function CronForm({ known, close, saved }: { known?: Cron; close: () => void; sa
     }
   };
   return (
-    <NewDialog label={known ? `Edit ${known.name}` : "New schedule"} action={known ? "Save" : "Make it"} close={close} save={save}>
+    <NewDialog label={known ? `Edit ${known.name}` : "New schedule"} action={known ? "Save schedule" : "Create schedule"} close={close} save={save}>
       {known ? (
         <p>A worker whose application declares this schedule sets it back when it starts.</p>
       ) : (
@@ -336,20 +251,38 @@ function CronForm({ known, close, saved }: { known?: Cron; close: () => void; sa
           <small>{(preview.data?.runs ?? []).slice(0, 3).map((at) => exact(at)).join(" · ") || "none"}</small>
         )}
       </div>
+      {!known && (
+        <label class="field">
+          <span>It starts</span>
+          <select class="input" value={form.starts} onChange={set("starts")}>
+            <option value="job">A job</option>
+            <option value="workflow">A workflow</option>
+          </select>
+        </label>
+      )}
+      {isWorkflow ? (
+        <label class="field">
+          <span>Workflow, as JSON: a definition with its params, a flow, or steps</span>
+          <textarea class="input mono" rows={Math.min(14, form.workflow.split("\n").length + 1)} value={form.workflow} onInput={set("workflow")} required />
+        </label>
+      ) : (
+        <>
+          <label class="field">
+            <span>Job type</span>
+            <input class="input" value={form.type} onInput={set("type")} required />
+          </label>
+          <label class="field">
+            <span>Arguments, a JSON array</span>
+            <input class="input mono" value={form.args} onInput={set("args")} />
+          </label>
+          <label class="field">
+            <span>Queue</span>
+            <input class="input" value={form.queue} onInput={set("queue")} />
+          </label>
+        </>
+      )}
       <label class="field">
-        <span>Job type</span>
-        <input class="input" value={form.type} onInput={set("type")} required />
-      </label>
-      <label class="field">
-        <span>Arguments, a JSON array</span>
-        <input class="input mono" value={form.args} onInput={set("args")} />
-      </label>
-      <label class="field">
-        <span>Queue</span>
-        <input class="input" value={form.queue} onInput={set("queue")} />
-      </label>
-      <label class="field">
-        <span>If the job before still runs</span>
+        <span>If the run before has not finished</span>
         <select class="input" value={form.overlap} onChange={set("overlap")}>
           {OVERLAPS.map((one) => (
             <option key={one} value={one}>
