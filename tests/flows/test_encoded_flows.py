@@ -14,6 +14,7 @@ from ojster import App, Encryption, Flow, Gzip, UpdateFailed, Worker, chain, cur
 from ojster.cli.main import cli
 from ojster.handlers.flow_export import export_flow
 from ojster.testing import JobTester, areplay
+from ojster.workflows.run.fork import Fork
 from tests.waiting import PATIENCE
 from tests.worker.test_worker import working
 
@@ -240,6 +241,35 @@ async def test_arguments_of_a_fork_are_decoded_by_the_codecs_that_encoded_them(
     finally:
         for app in (first, second, worker):
             await app.aclose()
+
+
+async def test_plain_arguments_of_a_fork_reach_the_handlers_of_an_application_with_codecs(shared_url: str) -> None:
+    """Whoever forks over HTTP or on the dashboard has no keys."""
+    app, _, _ = application(shared_url, Gzip(), Encryption({"k": NEW}))
+
+    @app.job
+    def echo(text: str, number: int) -> str:
+        return f"{text} {number}"
+
+    @app.flow("asking")
+    async def asking(flow: Flow, text: str) -> str:
+        return await flow.run(echo, text, 1)
+
+    try:
+        run = await asking.astart("old")
+        steps = await app.astart(chain(echo.s("old", 1)))
+        await Worker(app).run(until_empty=True)
+        workflows = app.client().workflows
+        for id, step, args, expected in (
+            (run.id, None, ["new"], "new 1"),
+            (run.id, "echo", ["plain", 2], "plain 2"),
+            (steps.id, "0", ["plain", 3], "plain 3"),
+        ):
+            fork = await workflows.fork(Fork(id, step, msgspec.json.encode(args)))
+            await Worker(app).run(until_empty=True)
+            assert await (await app.afind_workflow(fork.id)).aresult(PATIENCE) == expected
+    finally:
+        await app.aclose()
 
 
 def test_what_is_published_again_is_not_written_again() -> None:

@@ -23,6 +23,15 @@ function membersOf(schema: ArrayOf | null): JsonSchema | null {
   };
 }
 
+/** Members of metadata that say how codecs have encoded the arguments: typed ones are plain. */
+const ENCODED = new Set(["ojs.codec.encodings", "ojs.codec.key_id", "ojs.encryption.encrypted"]);
+
+/** The metadata of a job for other arguments. */
+function metaFor(from: Job, args: unknown[]): unknown {
+  const isEncoded = args.length === 1 && (args[0] as { ojs_encoded?: boolean } | null)?.ojs_encoded === true;
+  return isEncoded ? from.meta : Object.fromEntries(Object.entries(from.meta ?? {}).filter(([name]) => !ENCODED.has(name)));
+}
+
 /** The registered schema of the arguments of a type, or else those of its last job, as an example. */
 async function readKnown(type: string): Promise<{ schema: ArrayOf | null; args: unknown[]; queue: string | null }> {
   const [registered, last] = await Promise.all([
@@ -86,7 +95,7 @@ function Arguments(props: { type: string; schema: ArrayOf | null; args: unknown[
   const [problem, setProblem] = useState("");
   const enqueue = async (args: unknown[]): Promise<void> => {
     // A copy is linked to the job that it repeats, which its relatives show.
-    const copied = from ? { meta: from.meta, parent_id: from.id } : {};
+    const copied = from ? { meta: metaFor(from, args), parent_id: from.id } : {};
     const options = { ...(queue ? { queue } : {}), ...(from ? { priority: from.priority } : {}) };
     const made = await accepted(client.POST("/ojs/v1/jobs", { body: { type, args, ...copied, options } as unknown as Schemas["EnqueueBody"] }));
     close();

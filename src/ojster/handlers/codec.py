@@ -20,21 +20,13 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from ojster.core.values import to_json
+from ojster.jobs.encoding import ENCODINGS, KEY_ID, LEGACY_ENCRYPTED, is_encoded
 from ojster.jobs.names import DEFAULT_QUEUE
 from ojster.jobs.policy_wire import parse_unique_policy
 from ojster.jobs.uniqueness import fingerprint
 
-ENCODINGS: Final = "ojs.codec.encodings"
-"""Member of ``meta``: names of the applied codecs, in order."""
-
-KEY_ID: Final = "ojs.codec.key_id"
-"""Member of ``meta``: id of the encryption key."""
-
 UNIQUE: Final = "ojs.codec.unique"
 """Member of ``meta``: digest that replaces the arguments of a unique job in its policy."""
-
-_LEGACY_ENCRYPTED: Final = "ojs.encryption.encrypted"
-"""Member of ``meta``: how earlier versions of official SDKs mark encrypted arguments."""
 
 _VERSION: Final = b"\x01"
 _NONCE: Final = 12
@@ -328,10 +320,10 @@ class Codecs:
             The arguments cannot be decoded, or were encoded by another SDK.
         """
         names = meta.get(ENCODINGS)
-        payload = args[0] if len(args) == 1 and _is_payload(args[0]) else None
+        payload = args[0] if len(args) == 1 and is_encoded(args[0]) else None
         if payload is not None and isinstance(payload.get("encoding"), str):
             names = payload["encoding"].split("+")  # not that of the metadata: the arguments of a fork may be newer
-        elif not names and not meta.get(_LEGACY_ENCRYPTED):
+        elif not names and not meta.get(LEGACY_ENCRYPTED):
             return args
         if payload is None or not isinstance(names, list):
             how = ", ".join(map(str, names)) if isinstance(names, list) else "encrypted"
@@ -349,7 +341,7 @@ class Codecs:
         CodecError
             The value cannot be decoded.
         """
-        if not self._chain or not _is_payload(value):
+        if not self._chain or not is_encoded(value):
             return value
         return self._decoded(value, str(value.get("encoding")).split("+"), value.get("key_id"))
 
@@ -365,7 +357,7 @@ class Codecs:
         CodecError
             They cannot be decoded.
         """
-        if not self._chain or len(values) != 1 or not _is_payload(values[0]):
+        if not self._chain or len(values) != 1 or not is_encoded(values[0]):
             return values
         decoded: list[Any] = self.decode_value(values[0])
         return decoded
@@ -386,7 +378,3 @@ class Codecs:
             return msgspec.json.decode(data)
         except msgspec.MsgspecError as error:
             raise CodecError(f"The decoded arguments are not JSON: {error}. Were they altered?") from None
-
-
-def _is_payload(value: Any) -> bool:
-    return isinstance(value, dict) and value.get("ojs_encoded") is True

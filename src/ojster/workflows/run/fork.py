@@ -13,6 +13,7 @@ from ojster.core.calls import SET_BY_SERVICE
 from ojster.core.errors import Conflict, Duplicate, InvalidRequest, NotFound, OjsterError
 from ojster.core.ids import is_workflow_id
 from ojster.core.json_objects import stored_members
+from ojster.jobs.encoding import with_args
 from ojster.jobs.new_job import read_job
 from ojster.jobs.schemas import check_args, registered, schema_uri
 from ojster.storage.call import for_each, returns_refusal
@@ -439,7 +440,7 @@ def _renew(
         assert spec.request is not msgspec.UNSET
         members = stored_members(spec.request) | {"workflow_id": own_id}
         if node.id == changed and args is not None:
-            members["args"] = Raw(args)
+            members = with_args(members, args)
             spec.has_references = False
             job = read_job(dict(members), tx.now, largest=tx.settings.largest_job, tenant=workflow.tenant, is_step=True)
             check_args(registered(tx), job, members["args"], schema_uri(members))

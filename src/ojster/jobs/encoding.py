@@ -1,0 +1,41 @@
+"""Encoded arguments: how the server, which never decodes them, tells them from plain ones.
+
+Spec: ojs-encryption
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeGuard
+
+import msgspec
+from msgspec import Raw
+
+from ojster.core.json_objects import Members, stored_members
+
+ENCODINGS: Final = "ojs.codec.encodings"
+"""Member of ``meta``: names of the applied codecs, in order."""
+
+KEY_ID: Final = "ojs.codec.key_id"
+"""Member of ``meta``: id of the encryption key."""
+
+LEGACY_ENCRYPTED: Final = "ojs.encryption.encrypted"
+"""Member of ``meta``: how earlier versions of official SDKs mark encrypted arguments."""
+
+
+def is_encoded(value: Any) -> TypeGuard[dict[str, Any]]:
+    """Return whether a decoded JSON value is one that a codec has encoded."""
+    return isinstance(value, dict) and value.get("ojs_encoded") is True
+
+
+def with_args(members: Members, args: bytes) -> Members:
+    """Return a job with new arguments.
+
+    If they are plain, its metadata no longer says that codecs encoded them: a worker would refuse to decode them.
+    """
+    members = members | {"args": Raw(args)}
+    decoded: list[Any] = msgspec.json.decode(args)
+    if (len(decoded) == 1 and is_encoded(decoded[0])) or "meta" not in members:
+        return members
+    meta = stored_members(members["meta"])
+    kept = {name: value for name, value in meta.items() if name not in (ENCODINGS, KEY_ID, LEGACY_ENCRYPTED)}
+    return members | {"meta": Raw(msgspec.json.encode(kept))} if len(kept) < len(meta) else members
