@@ -54,6 +54,7 @@ from ojster.workflows.read.step_pages import StepFilter
 from ojster.workflows.run.control import Review
 from ojster.workflows.run.dependencies import NewDependencies
 from ojster.workflows.run.fork import Fork
+from ojster.workflows.run.fork_preview import ForkPoint
 from ojster.workflows.run.steps import StepAddress
 from ojster.workflows.run.suspensions import WorkflowResumption
 from tests.client.in_memory import FaultyTransport, InMemoryTransport, answering, connect, to
@@ -278,6 +279,8 @@ async def test_workflows_are_steered(client: Client) -> None:
         info = await steer(StepAddress(id, "b"))
         assert next(step for step in info.walk() if step.id == "b").state == state
     await workflows.cancel(id, stop_active=True)
+    preview = await workflows.preview_fork(ForkPoint(id, "b"))
+    assert ("b" in preview.again, preview.takes_args, preview.takes_result) == (True, True, True)
     forked = await workflows.fork(Fork(id, "b", args=b"[5]", id="forked"))
     assert (forked.id, forked.forked_from, forked.forked_step) == ("forked", id, "b")
     assert (await workflows.fork(Fork(id, "b", id="forked"))).id == "forked"

@@ -13,6 +13,7 @@ from ojster.core.errors import Conflict, InvalidRequest, NotFound
 from ojster.service import Service
 from ojster.workflows.read.info import WorkflowInfo
 from ojster.workflows.run.fork import Fork
+from ojster.workflows.run.fork_preview import ForkPoint
 from tests.conftest import Clock
 from tests.flows.driver import FlowBench
 from tests.flows.test_flows import app, result
@@ -88,6 +89,12 @@ async def test_a_flow_runs_again_from_a_step_on_as_a_new_workflow(
     first = await bench.start(declare_order(bench).s("a"))
     await bench.send("approval", "yes")
     assert await result(bench) == WHOLE
+    preview = await bench.service.workflows.preview_fork(ForkPoint(bench.id, step))
+    asked = {None: 6, "note": 6, "total": 3, "approval": 2, "note#4": 1}[step]
+    assert (preview.again_count, len(preview.again), preview.kept_count) == (asked, asked, 6 - asked)
+    assert step is None or step in preview.again
+    assert preview.takes_args == (step not in ("total", "approval"))
+    assert preview.takes_result == (step is not None)
     forked = await fork(bench, step, **more)
     assert (forked.forked_from, forked.forked_step) == (first.id, step)
     assert await result(bench) == comes_out

@@ -197,6 +197,7 @@ ELSEWHERE: Final[dict[str, str]] = {
     "GET /tasks/runs": "insight/test_task_history.py",
     "GET /tasks/statistics": "insight/test_task_history.py",
     "GET /workflows/statistics": "workflows/test_node_workflow_over_http.py",
+    "GET /workflows/{id}/fork-preview": "workflows/test_forked_workflows.py",
     "GET /workflows/{id}/graph": "workflows/test_levels.py",
     "GET /workflows/{id}/published": "flows/test_updates.py",
     "GET /workflows/{id}/updates/{number}": "server/test_endpoints.py",

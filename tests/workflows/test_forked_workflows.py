@@ -9,6 +9,7 @@ import pytest
 from ojster.core.errors import Conflict, Duplicate, InvalidRequest, NotFound
 from ojster.workflows.read.info import WorkflowInfo
 from ojster.workflows.run.fork import Fork
+from ojster.workflows.run.fork_preview import ForkPoint, ForkPreview
 from ojster.workflows.run.steps import StepAddress
 from tests.conftest import Clock
 from tests.workflows.bench import WorkflowBench, batch, chain, graph, group, job, ref
@@ -59,6 +60,55 @@ async def test_a_step_and_what_follows_it_run_again_as_a_new_workflow(
     old = await flow.look()
     assert (old.state, old.forks) == ("completed", [forked.id])
     assert [step.job_id for step in old.walk()] == [step.job_id for step in first.walk()]
+
+
+PREVIEWS: list[tuple[dict[str, Any], str | None, ForkPreview]] = [
+    (CHAIN, "b", ForkPreview(("b", "c"), 2, 1, takes_args=True, takes_result=True)),
+    (CHAIN, None, ForkPreview(("0", "b", "c"), 3, 0, takes_args=False, takes_result=False)),
+    (
+        chain(group(job("a"), job("b"), id="both"), job("c"), on_error=job("tell")),
+        "both",
+        ForkPreview(("both.0", "both.1", "1"), 3, 0, takes_args=False, takes_result=False),
+    ),
+    (
+        chain(job("a"), {"type": "map", "id": "each", "over": [1, 2], "do": job("b")}, job("c")),
+        "each.1",
+        ForkPreview(("each.1", "2"), 2, 2, takes_args=True, takes_result=True),
+    ),
+    (
+        chain(job("a"), {"type": "map", "id": "each", "over": [1, 2], "do": job("b")}, job("c")),
+        "each",
+        ForkPreview(("each", "2"), 2, 1, takes_args=False, takes_result=False),
+    ),
+    (
+        chain(job("a"), {"type": "saga", "id": "s", "steps": [job("b", compensate=job("undo"))]}, job("c")),
+        "s.0",
+        ForkPreview(("s.0", "2"), 2, 1, takes_args=True, takes_result=True),
+    ),
+]
+
+
+@pytest.mark.parametrize(("wire", "step", "expected"), PREVIEWS)
+async def test_a_preview_says_what_runs_again_and_changes_nothing(
+    flow: WorkflowBench, wire: dict[str, Any], step: str | None, expected: ForkPreview
+) -> None:
+    await flow.create(wire)
+    await flow.work()
+    before = await flow.look()
+    assert await flow.service.workflows.preview_fork(ForkPoint(flow.id, step)) == expected
+    after = await flow.look()
+    assert (after.to_json(), after.forks) == (before.to_json(), [])
+    with pytest.raises(NotFound, match="has no step"):
+        await flow.service.workflows.preview_fork(ForkPoint(flow.id, from_step="none"))
+
+
+async def test_a_preview_of_a_failed_workflow_has_what_did_not_succeed(flow: WorkflowBench) -> None:
+    await flow.create(group(job("a"), job("b"), chain(job("c"), job("d"))))
+    with pytest.raises(Conflict, match="has not finished"):
+        await flow.service.workflows.preview_fork(ForkPoint(flow.id, "0"))
+    await flow.work("b")
+    preview = await flow.service.workflows.preview_fork(ForkPoint(flow.id, "2.0"))
+    assert (preview.again, preview.kept_count) == (("1", "2.0", "2.1"), 1)
 
 
 async def test_without_a_step_everything_runs_again(flow: WorkflowBench) -> None:

@@ -43,6 +43,8 @@ def test_a_workflow_is_started_from_a_file_and_steered(ojster: Ojster, tmp_path:
     assert "nothing of it runs" in ojster("workflows", "terminate", id, expect=4)
     assert "cancelled" in ojster("workflows", "show", id, "--watch", expect=1)
     fork = ("workflows", "fork", id)
+    assert "fetch" in ojster.json(*fork, "--from-step", "fetch", "--dry-run")["again"]
+    assert "no effect with --dry-run" in ojster(*fork, "--dry-run", "--args", "[]", expect=2)
     assert f"{id} runs again as " in ojster(*fork, "--from-step", "fetch", "--args", '["x"]')
     assert ojster.json(*fork, "--from-step", "fetch", "--result", "7")["forked_from"] == id
     assert len(ojster.json("workflows", "show", id)["forks"]) == 2

@@ -27,14 +27,13 @@ def is_encoded(value: Any) -> TypeGuard[dict[str, Any]]:
     return isinstance(value, dict) and value.get("ojs_encoded") is True
 
 
-def with_args(members: Members, args: bytes) -> Members:
-    """Return a job with new arguments.
+def with_honest_meta(members: Members) -> Members:
+    """Return a checked job with new arguments, and metadata that does not call plain ones encoded.
 
-    If they are plain, its metadata no longer says that codecs encoded them: a worker would refuse to decode them.
+    A worker would refuse to decode them.
     """
-    members = members | {"args": Raw(args)}
-    decoded: list[Any] = msgspec.json.decode(args)
-    if (len(decoded) == 1 and is_encoded(decoded[0])) or "meta" not in members:
+    args: list[Any] = msgspec.json.decode(members["args"])
+    if (len(args) == 1 and is_encoded(args[0])) or "meta" not in members:
         return members
     meta = stored_members(members["meta"])
     kept = {name: value for name, value in meta.items() if name not in (ENCODINGS, KEY_ID, LEGACY_ENCRYPTED)}

@@ -20,6 +20,7 @@ from ojster.workflows.read.info import StepInfo, WorkflowInfo, WorkflowPage
 from ojster.workflows.read.levels import Level, LevelStep
 from ojster.workflows.read.status import WorkflowStatistics, WorkflowStatus
 from ojster.workflows.read.step_pages import StepPage, StepRow
+from ojster.workflows.run.fork_preview import ForkPreview
 
 
 class WorkflowAnswer(Struct):
@@ -111,6 +112,31 @@ class LevelAnswer(Struct):
     def value(self) -> Level:
         """Return the page."""
         return Level(self.steps, self.total, _number(self.next_cursor))
+
+
+class ForkPreviewAnswer(Struct):
+    """What a fork would run again, by path, at most 200 of ``again_count``; and what it may change."""
+
+    again: list[str]
+    again_count: Count
+    kept_count: Count
+    takes_args: bool
+    takes_result: bool
+
+    @classmethod
+    def of(cls, preview: ForkPreview) -> Self:
+        """Return the answer that shows what a fork would do."""
+        return cls(
+            list(preview.again),
+            preview.again_count,
+            preview.kept_count,
+            preview.takes_args,
+            preview.takes_result,
+        )
+
+    def value(self) -> ForkPreview:
+        """Return what a fork would do."""
+        return ForkPreview(tuple(self.again), self.again_count, self.kept_count, self.takes_args, self.takes_result)
 
 
 def _cursor(number: int | None) -> str | None:

@@ -16,6 +16,7 @@ from ojster.jobs.sweeps import MAX_SWEEP_SECONDS, Sweep
 from ojster.jobs.transitions import ChangedJob
 from ojster.workflows.answer_wire import (
     EncodedWorkflowAnswer,
+    ForkPreviewAnswer,
     LevelAnswer,
     NoteAnswer,
     NotesAnswer,
@@ -41,6 +42,7 @@ from ojster.workflows.read.step_pages import StepFilter, StepPage
 from ojster.workflows.run.control import Review
 from ojster.workflows.run.dependencies import NewDependencies
 from ojster.workflows.run.fork import Fork
+from ojster.workflows.run.fork_preview import ForkPoint, ForkPreview
 from ojster.workflows.run.steps import StepAddress
 from ojster.workflows.run.suspensions import WorkflowResumption
 from ojster.workflows.wire import (
@@ -152,6 +154,13 @@ class WorkflowCalls(Calls):
         """Run a workflow again from a step on, as a new workflow, which is returned; without a step, from its start.
 
         What had ended before the step is kept, and the old workflow stays as it is.
+        """
+
+    @Call("GET", f"{_ONE}/fork-preview", "preview_fork", _TAG, ForkPreviewAnswer)
+    async def preview_fork(self, point: ForkPoint) -> ForkPreview:
+        """Show what a fork from ``from_step`` would run again, what it would keep, and what it may change.
+
+        Nothing is changed. Of a flow, ``again`` are the keys of what it has asked for since: its function decides anew.
         """
 
     @_Steering(path=f"{_ONE}/terminate", id="terminate_workflow", needs=CANCEL)

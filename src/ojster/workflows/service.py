@@ -43,6 +43,7 @@ from ojster.workflows.run.control import Review
 from ojster.workflows.run.dependencies import NewDependencies, add_dependencies
 from ojster.workflows.run.early_answers import Resumption
 from ojster.workflows.run.fork import Fork
+from ojster.workflows.run.fork_preview import ForkPoint, ForkPreview, preview_forks
 from ojster.workflows.run.steps import StepAddress
 from ojster.workflows.run.suspensions import WorkflowResumption
 
@@ -221,6 +222,16 @@ class WorkflowService(WorkflowReading):
         return await self._workflow(
             WorkflowRequest(accepted(await self.database.run(fork.fork_workflows, item, LARGE)))
         )
+
+    async def preview_fork(self, point: ForkPoint) -> ForkPreview:
+        """Return what a fork from a step would run again and keep; nothing is changed.
+
+        Raises
+        ------
+        NotFound, Conflict
+            The workflow or the step does not exist, or cannot run again.
+        """
+        return accepted(await self.database.read(preview_forks, self.scope.of_tenant(point)))
 
     async def hold(self, workflow_id: str) -> WorkflowInfo:
         """Hold a workflow: nothing of it starts until it is released.

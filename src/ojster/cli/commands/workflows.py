@@ -11,12 +11,12 @@ import click
 import msgspec
 
 from ojster.cli.declared import Seconds
+from ojster.cli.forks import fork_one
 from ojster.cli.option_rules import excludes
 from ojster.cli.options import (
     ask,
     done,
     examples,
-    json_array,
     parameter,
     read_file,
     resumption,
@@ -51,7 +51,6 @@ from ojster.workflows.read.selection import WorkflowFilter
 from ojster.workflows.read.step_pages import DEFAULT_STEPS, MOST_STEPS, STEP_STATES, StepFilter
 from ojster.workflows.run.control import Review
 from ojster.workflows.run.dependencies import NewDependencies
-from ojster.workflows.run.fork import Fork
 from ojster.workflows.run.steps import StepAddress
 from ojster.workflows.run.suspensions import WorkflowResumption
 from ojster.workflows.stored_workflow import ALL_STATES
@@ -286,6 +285,7 @@ def retry(workflow_id: str | None, url: str, step: str | None, as_json: bool, **
     epilog=examples(
         f"ojster workflows fork {ID} --from-step charge",
         f"ojster workflows fork {ID} --from-step build.2 --args '[42]'",
+        f"ojster workflows fork {ID} --from-step charge --dry-run   # what runs again",
         "ojster workflows fork --name nightly --from-step charge --dry-run",
     ),
 )
@@ -304,12 +304,9 @@ def fork_workflow(workflow_id: str | None, url: str, from_step: str | None, as_j
         if args is not None or result is not None:
             raise click.UsageError("--args and --result need a workflow id.")
         return sweep_workflows(WorkflowAction.FORK, url, as_json, filters, from_step=from_step)
+    dry_run = filters.pop("dry_run")
     refuse_selection(filters)
-    new_args = None if args is None else msgspec.json.encode(json_array(args))
-    item = Fork(workflow_id, from_step, new_args, resumption(result, None)[0])
-    workflow = ask(url, lambda client: client.workflows.fork(item))
-    done(f"{workflow_id} runs again as {workflow.id}.", as_json, workflow)
-    return 0
+    return fork_one(url, workflow_id, from_step, args, result, dry_run=dry_run, as_json=as_json)
 
 
 @workflows.command(epilog=examples(f"ojster workflows depend {ID} publish --on scan --on sign"))

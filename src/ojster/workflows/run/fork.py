@@ -13,7 +13,7 @@ from ojster.core.calls import SET_BY_SERVICE
 from ojster.core.errors import Conflict, Duplicate, InvalidRequest, NotFound, OjsterError
 from ojster.core.ids import is_workflow_id
 from ojster.core.json_objects import stored_members
-from ojster.jobs.encoding import with_args
+from ojster.jobs.encoding import with_honest_meta
 from ojster.jobs.new_job import read_job
 from ojster.jobs.schemas import check_args, registered, schema_uri
 from ojster.storage.call import for_each, returns_refusal
@@ -38,6 +38,9 @@ _encode: Final = msgspec.json.Encoder().encode
 
 MAX_NAMES: Final = 20
 """Maximum number of steps that the refusal of an unknown step names."""
+
+ASKED_KINDS: Final = "'step', 'run', 'receive', 'receive_many', 'listen', 'listen_many'"
+"""Kinds of the records of what a flow asks for, and from which a fork may begin, in SQL."""
 
 
 class Fork(msgspec.Struct, frozen=True):
@@ -89,7 +92,7 @@ def fork_now(tx: Transaction, source: StoredWorkflow, fork: Fork) -> str:
         raise Duplicate(
             f"A workflow with the id {fork.id} exists already. Use another id.", existing_workflow_id=known.id
         )
-    origin = _Origin(LoadedGraph(tx), source)
+    origin = ForkOrigin(LoadedGraph(tx), source)
     start = origin.start_of(fork)
     fork = origin.with_args(fork)
     require(tx.refuse_growth())
@@ -157,7 +160,7 @@ def refuse_fork(tx: Transaction, source: StoredWorkflow, fork: Fork) -> OjsterEr
             )
             return Conflict(message, workflow_id=source.id)
     try:
-        _Origin(LoadedGraph(tx), source).start_of(fork)
+        ForkOrigin(LoadedGraph(tx), source).start_of(fork)
     except NotFound as refusal:  # of a step: one of a bulk operation would stand for a workflow that is gone
         return Conflict(refusal.message, workflow_id=source.id)
     except OjsterError as refusal:
@@ -166,7 +169,7 @@ def refuse_fork(tx: Transaction, source: StoredWorkflow, fork: Fork) -> OjsterEr
     return None if isinstance(busy, Later) else busy
 
 
-class _Start(msgspec.Struct, frozen=True):
+class ForkStart(msgspec.Struct, frozen=True):
     """Where a workflow begins again.
 
     Parameters
@@ -182,7 +185,7 @@ class _Start(msgspec.Struct, frozen=True):
     asked_at: int | None = None
 
 
-class _Origin:
+class ForkOrigin:
     """The workflow that is to run again."""
 
     def __init__(self, graph: LoadedGraph, workflow: StoredWorkflow) -> None:
@@ -192,7 +195,7 @@ class _Origin:
         self.main = graph.parts_of(workflow)[0]
         self.is_flow = self.main.kind == Kind.FLOW
 
-    def start_of(self, fork: Fork) -> _Start:
+    def start_of(self, fork: Fork) -> ForkStart:
         """Return where it begins again, or raise the refusal."""
         if fork.args is not None and fork.result is not None:
             raise InvalidRequest(
@@ -211,8 +214,8 @@ class _Origin:
         if fork.from_step is None:
             if fork.args is not None:
                 raise InvalidRequest("The 'args' are those of a step. Name it in 'from_step'.", field="args")
-            return _Start()
-        return _Start(self._step_of(fork, fork.from_step).id)
+            return ForkStart()
+        return ForkStart(self._step_of(fork, fork.from_step).id)
 
     def with_args(self, fork: Fork) -> Fork:
         """Return the fork with the arguments with which its flow began last, if it begins at its start."""
@@ -224,27 +227,27 @@ class _Origin:
         )
         return msgspec.structs.replace(fork, args=bytes(rows[0][0])) if rows else fork
 
-    def _record_of(self, fork: Fork) -> _Start:
+    def _record_of(self, fork: Fork) -> ForkStart:
         """Return where a flow begins again: at the record with a key."""
         if fork.from_step is None:
-            return _Start()
+            return ForkStart()
         tx, flow = self._graph.tx, body_number(self.main.id)
         rows = tx.execute(
-            """
+            f"""
             SELECT kind, asked_at, node
             FROM flow_records
             WHERE flow = :flow AND key = :key AND key NOT LIKE '!%'
-                AND kind IN ('step', 'run', 'receive', 'receive_many', 'listen', 'listen_many')
+                AND kind IN ({ASKED_KINDS})
             """,
             {"flow": flow, "key": fork.from_step},
         )
         if not rows:
             keys = tx.execute(
-                """
+                f"""
                 SELECT key
                 FROM flow_records
                 WHERE flow = :flow AND key NOT LIKE '!%'
-                    AND kind IN ('step', 'run', 'receive', 'receive_many', 'listen', 'listen_many')
+                    AND kind IN ({ASKED_KINDS})
                 ORDER BY asked_at, key
                 LIMIT 1000
                 """,
@@ -269,7 +272,7 @@ class _Origin:
             raise InvalidRequest(
                 f"{fork.from_step!r} receives many messages: its 'result' is an array.", field="result"
             )
-        return _Start(node, kind, asked_at)
+        return ForkStart(node, kind, asked_at)
 
     def _step_of(self, fork: Fork, path: str) -> Node:
         """Return the step with a path, if it can run again."""
@@ -336,6 +339,9 @@ _SEEN_AT: Final = (
     "coalesce({0}.seen_at, CASE WHEN {0}.ended_at > {0}.asked_at THEN {0}.ended_at ELSE {0}.asked_at + 1 END)"
 )
 
+SEEN_AT: Final = _SEEN_AT.format("flow_records")
+"""When a flow saw the end of what it had asked for, in its time, in SQL."""
+
 _FORGET: Final = f"""
     DELETE FROM flow_records
     WHERE flow = :flow
@@ -344,9 +350,9 @@ _FORGET: Final = f"""
         AND NOT (
             (kind = 'patch' AND asked_at <= :until)
             OR (
-                kind IN ('step', 'run', 'receive', 'receive_many', 'listen', 'listen_many', 'cancel')
+                kind IN ({ASKED_KINDS}, 'cancel')
                 AND ended_at IS NOT NULL
-                AND {_SEEN_AT.format("flow_records")} <= :until
+                AND {SEEN_AT} <= :until
             )
         )
         AND NOT (
@@ -389,7 +395,7 @@ _ASK_AGAIN: Final = """
 """
 
 
-def _prune(tx: Transaction, workflow: StoredWorkflow, flow: int, start: _Start, fork: Fork) -> set[int]:
+def _prune(tx: Transaction, workflow: StoredWorkflow, flow: int, start: ForkStart, fork: Fork) -> set[int]:
     """Forget what a flow had not seen when it asked for a step; return the steps of the graph that it keeps.
 
     Messages that it had not received wait for it again, also those that came later.
@@ -440,10 +446,11 @@ def _renew(
         assert spec.request is not msgspec.UNSET
         members = stored_members(spec.request) | {"workflow_id": own_id}
         if node.id == changed and args is not None:
-            members = with_args(members, args)
+            members["args"] = Raw(args)
             spec.has_references = False
             job = read_job(dict(members), tx.now, largest=tx.settings.largest_job, tenant=workflow.tenant, is_step=True)
             check_args(registered(tx), job, members["args"], schema_uri(members))
+            members = with_honest_meta(members)
         spec.request = Raw(_encode(members))
         rows.append((node.id, spec.to_json()))
     tx.update_rows("node_specs", SPEC_COLUMNS, rows)
