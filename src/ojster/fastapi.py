@@ -75,7 +75,7 @@ def lifespan(jobs: App, *, worker: bool = False, **options: Any) -> Callable[[An
 
     @asynccontextmanager
     async def running(_: FastAPI) -> AsyncIterator[None]:
-        worker_here = Worker(jobs, **options) if worker else None
+        worker_here = Worker(jobs, **options) if worker and not jobs.is_eager else None
         task = None if worker_here is None else asyncio.create_task(worker_here.run(), name="ojster-worker")
         try:
             yield

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from ojster.api.calling_thread import CallersLoop
 from ojster.client.event_loop_thread import EventLoopThread
-from ojster.testing.calling_thread import CallersLoop
 
 
 @pytest.fixture(autouse=True)

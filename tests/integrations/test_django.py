@@ -61,6 +61,30 @@ found["shipped"] = Order.objects.exclude(shipped_at=None).count()
 print(json.dumps(found))
 """
 
+EAGER = """
+
+class Eager(TestCase):
+    def test_tasks_run_where_they_are_enqueued_after_the_commit(self):
+        backend = OjsterBackend("default", {"QUEUES": ["default", "mail"], "OPTIONS": {"eager": True}})
+        Order.objects.create(number=8)
+        shipped = backend.enqueue(ship, [8], {})
+        assert backend.get_result(shipped.id).return_value == "order 8 is shipped"
+        assert Order.objects.get(number=8).shipped_at
+        with self.captureOnCommitCallbacks(execute=True), transaction.atomic():
+            told = backend.enqueue(tell, [8], {"name": "Ada"})
+            with self.assertRaises(TaskResultDoesNotExist):
+                backend.get_result(told.id)
+        assert backend.get_result(told.id).return_value == {"told": "Ada", "attempt": 1}
+        backend.app.close()
+"""
+
+EAGER_IMPORTS = """
+from django.db import transaction
+from ojster.django.backend import OjsterBackend
+from ojster.django.tasks_api import TaskResultDoesNotExist
+from shop.tasks import tell
+"""
+
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def settings(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
@@ -100,7 +124,7 @@ def test_the_tests_of_the_example_and_of_the_documentation_pass(manage: Manage, 
     page = (EXAMPLE.parent.parent / "docs" / "frameworks.md").read_text()
     (documented,) = re.findall(r"```python\n(from django.test import .*?)```", page, re.DOTALL)
     imports = "from shop.models import Order\nfrom shop.tasks import ship\n"
-    (tmp_path / "shop" / "shop" / "test_documented.py").write_text(imports + documented)
+    (tmp_path / "shop" / "shop" / "test_documented.py").write_text(imports + EAGER_IMPORTS + documented + EAGER)
     manage("test")
 
 

@@ -17,7 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import deferred
 
 from ojster import App, Depends, Gzip, JobContext, JobFailed, JobHandle, Retry, chain, current_job
-from ojster.testing import FakeContext, JobTester, tester
+from ojster.api import in_memory
+from ojster.testing import FakeContext, JobTester
 from ojster.testing.strategies import arguments_of, failures, json_values
 from tests.waiting import PATIENCE
 
@@ -295,8 +296,8 @@ def test_workflows_run_to_their_end(jobs: JobTester) -> None:
 
 
 def test_an_endless_chain_of_jobs_is_told(jobs: JobTester, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert tester.MAX_ATTEMPTS == 10_000
-    monkeypatch.setattr(tester, "MAX_ATTEMPTS", 1_200)  # more than a worker claims at once
+    assert in_memory.MAX_ATTEMPTS == 10_000
+    monkeypatch.setattr(in_memory, "MAX_ATTEMPTS", 1_200)  # more than a worker claims at once
     endless.enqueue()
     with pytest.raises(RuntimeError, match="1,200 attempts were made, and jobs still wait"):
         jobs.drain()

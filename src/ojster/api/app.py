@@ -9,7 +9,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar
 
-from ojster.api.caller_push import CallerPush
+from ojster.api.caller_push import CallerPush, EagerPush
+from ojster.api.eager import Eager, EagerMode, eager_in_environment
 from ojster.api.flows import FlowDeclarations
 from ojster.api.job_lookup import JobLookup
 from ojster.api.workflow_calls import AppWorkflows
@@ -23,7 +24,6 @@ from ojster.core.public_settings import Settings, in_microseconds
 from ojster.core.tenant import check_tenant, shown_tenant
 from ojster.files.open import store_for
 from ojster.handlers.codec import Codec
-from ojster.handlers.register import HandlerRegister
 from ojster.jobs.scope import Caller
 from ojster.service import Service
 from ojster.storage.database import URL_VARIABLE, names_a_database
@@ -44,7 +44,7 @@ TaskOf = Callable[[Any], tuple[str, Callable[..., Any], bool] | None]
 """Returns job type and function of a framework's task, and whether that takes a context; ``None``: it is no task."""
 
 
-class App(HandlerRegister, JobLookup, AppWorkflows, FlowDeclarations):
+class App(EagerMode, JobLookup, AppWorkflows, FlowDeclarations):
     """An application: its job handlers, and the database or server for its jobs.
 
     Parameters
@@ -76,6 +76,10 @@ class App(HandlerRegister, JobLookup, AppWorkflows, FlowDeclarations):
         File storage of a database: a directory, or the URL of an object store (``s3://bucket/prefix``, with the extra
         ``files``). ``None``: the environment variable ``OJSTER_FILES``, or else a directory beside the SQLite database
         file with the suffix ``-files``, memory for a SQLite database in memory, and no storage for PostgreSQL.
+    eager:
+        Whether jobs run in the thread of the caller, before ``enqueue`` returns, and are not kept: for development and
+        tests, without workers. The URL is then unused. ``None``, the default: as the environment variable
+        ``OJSTER_EAGER`` says, and not without it. See ``eager``, the method.
 
     Raises
     ------
@@ -110,6 +114,7 @@ class App(HandlerRegister, JobLookup, AppWorkflows, FlowDeclarations):
         codecs: Sequence[Codec] = (),
         tenant: str | None = None,
         files: str | None = None,
+        eager: bool | None = None,
     ) -> None:
         self._files = files
         self.tenant = None if tenant is None else check_tenant(tenant)
@@ -127,6 +132,9 @@ class App(HandlerRegister, JobLookup, AppWorkflows, FlowDeclarations):
         self._token = token
         self._has_warned = False
         self._event_loop_thread = EventLoopThread()
+        self._eager = None
+        if eager or (eager is None and eager_in_environment()):
+            self._begin_to_be_eager()
         self._service: Service | None = None
         self._service_lock = threading.Lock()
         self._http: dict[asyncio.AbstractEventLoop, HttpClient] = {}
@@ -136,6 +144,10 @@ class App(HandlerRegister, JobLookup, AppWorkflows, FlowDeclarations):
         """Whether a fork has left the jobs behind."""
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget_after_fork)
+
+    def _begin_to_be_eager(self) -> None:
+        self._eager = Eager(self)
+        self._event_loop_thread = self._eager.loop
 
     def work_on(self, service: Service, url: str) -> None:
         """Use a service that is already open.
@@ -182,7 +194,7 @@ class App(HandlerRegister, JobLookup, AppWorkflows, FlowDeclarations):
         """
         if self._included_in is not None:
             return self.root.client()
-        if names_a_database(self.url):
+        if self._eager is not None or names_a_database(self.url):
             return self._scoped_service()
         self.check_url()
         loop = asyncio.get_running_loop()
@@ -231,6 +243,9 @@ class App(HandlerRegister, JobLookup, AppWorkflows, FlowDeclarations):
         if service is None:
             with self._service_lock:  # so that two threads do not open it twice
                 service = self._service
+                if service is None and self._eager is not None:
+                    log.warning("jobs run eagerly, in the thread of their caller, and are kept in memory alone")
+                    service = self._service = self._eager.open()
                 if service is None:
                     self.check_url()
                     warn_of_unknown_variables(log.warning)
@@ -257,19 +272,24 @@ class App(HandlerRegister, JobLookup, AppWorkflows, FlowDeclarations):
             return service
         if self._scoped is None or self._scoped[0] is not service or self._scoped[1].scope.tenant != self.tenant:
             self._scoped = service, service.as_(Caller(self.tenant))
+            if self._eager is not None:
+                self._eager.follow(self._scoped[1])
         return self._scoped[1]
 
+    def _push_of_caller(self) -> CallerPush:
+        return (EagerPush if self.is_eager else CallerPush)(self.root)
+
     def _enqueue_in(self, connection: Any, requests: Sequence[Members]) -> list[Job]:
-        return CallerPush(self.root).push(connection, requests)
+        return self._push_of_caller().push(connection, requests)
 
     async def _aenqueue_in(self, connection: Any, requests: Sequence[Members]) -> list[Job]:
-        return await CallerPush(self.root).apush(connection, requests)
+        return await self._push_of_caller().apush(connection, requests)
 
     def _start_in(self, connection: Any, request: Members) -> WorkflowInfo:
-        return CallerPush(self.root).start(connection, request)
+        return self._push_of_caller().start(connection, request)
 
     async def _astart_in(self, connection: Any, request: Members) -> WorkflowInfo:
-        return await CallerPush(self.root).astart(connection, request)
+        return await self._push_of_caller().astart(connection, request)
 
     def close(self) -> None:
         """Disconnect. The application can be used again afterwards."""
@@ -312,3 +332,6 @@ class App(HandlerRegister, JobLookup, AppWorkflows, FlowDeclarations):
         self._service_lock = threading.Lock()
         self._http = {}
         self._event_loop_thread = EventLoopThread()
+        if self._eager is not None:
+            self._was_in_memory = False  # all has run that was enqueued before the fork
+            self._begin_to_be_eager()

@@ -153,3 +153,25 @@ class CallerPush:
         from ojster.storage.postgres.url import parse_postgres_url
 
         return parse_postgres_url(self._app.url)
+
+
+class EagerPush(CallerPush):
+    """Pushes jobs and starts workflows at once, whatever becomes of the caller's transaction: jobs are in memory."""
+
+    def push(self, connection: Any, requests: Sequence[Members]) -> list[Job]:
+        """Push jobs."""
+        return self._app._event_loop_thread.call(self.apush(connection, requests))
+
+    async def apush(self, connection: Any, requests: Sequence[Members]) -> list[Job]:
+        """Push jobs."""
+        if not requests:
+            return []
+        return [outcome.job for outcome in await self._app._scoped_service().jobs.enqueue(requests)]
+
+    def start(self, connection: Any, request: Members) -> WorkflowInfo:
+        """Start a workflow."""
+        return self._app._event_loop_thread.call(self.astart(connection, request))
+
+    async def astart(self, connection: Any, request: Members) -> WorkflowInfo:
+        """Start a workflow."""
+        return await self._app._scoped_service().workflows.create(request)

@@ -186,7 +186,18 @@ def _application(app: str | None, include: Sequence[str], url: str | None, tenan
 
 
 def run_worker(worker: Worker, process: Process, *, until_empty: bool) -> int:
-    """Run a worker as a process of its own, with its signals; return the exit code."""
+    """Run a worker as a process of its own, with its signals; return the exit code.
+
+    Raises
+    ------
+    UsageError
+        The application is eager.
+    """
+    if worker.app.is_eager:
+        raise click.UsageError(
+            "The application runs its jobs itself, where they are enqueued (App(eager=True), or OJSTER_EAGER in the "
+            "environment), so that a worker would get none. Unset it to run workers."
+        )
     tune_interpreter()
     return _run_loop(lambda: _work(worker, process, until_empty))
 

@@ -11,6 +11,7 @@ PREFIX: Final = "OJSTER_"
 
 VARIABLES: Final[Mapping[str, str]] = {
     "OJSTER_DATABASE_URL": "database or server of applications and commands that name none",
+    "OJSTER_EAGER": "`1`: applications run their jobs themselves, in memory, for development",
     "OJSTER_LISTEN_URL": "PostgreSQL without the pooler, for wake-ups",
     "OJSTER_MIGRATE": "`--migrate` of servers and workers",
     "OJSTER_FILES": "storage of files and large results, `--files` of servers",

@@ -34,7 +34,7 @@ from ojster.handlers.job_options import JobOptions, Retry, request_of
 from ojster.handlers.provision import calling_thread
 from ojster.jobs.names import TYPE_PATTERN, check_queue_name
 
-OPTIONS: Final = frozenset({"url", "database", "max_attempts", "timeout", "token"})
+OPTIONS: Final = frozenset({"url", "database", "eager", "max_attempts", "timeout", "token"})
 """The options of the backend in ``TASKS``."""
 
 LIBPQ_OPTIONS: Final = frozenset(
@@ -63,7 +63,8 @@ class OjsterBackend(BaseTaskBackend):
       and beside it, in a file whose name ends in ``.jobs``, if it is SQLite.
     * ``database``: the alias of Django's database, ``"default"`` by default.
     * ``max_attempts``: how often a task is tried, 3 by default; ``timeout``: maximum run time of an attempt in seconds,
-      the server's default by default; ``token``: for a server that requires one.
+      the server's default by default; ``token``: for a server that requires one;
+    * ``eager``: whether tasks run where they are enqueued, for development: see ``App.eager``.
 
     A task that is enqueued in a transaction of Django is enqueued with it: in the same transaction if the jobs are in
     the same database, or else after the commit.
@@ -102,7 +103,7 @@ class OjsterBackend(BaseTaskBackend):
     @cached_property
     def _app(self) -> App:
         self._known_url = self.url
-        app = App(token=self.options.get("token"))
+        app = App(token=self.options.get("token"), eager=self.options.get("eager"))
         app.choose_url(self._known_url)
         app.thread_middleware.append(_in_thread)
         app.execution_middleware.append(partial(_on_loop, app))
@@ -113,6 +114,8 @@ class OjsterBackend(BaseTaskBackend):
     def app(self) -> App:
         """The application with the jobs, and with a handler for each task that was imported."""
         app, url = self._app, self.url
+        if app.is_eager:
+            return app
         if app.url == self._known_url != url and not app.under_test:  # Django has other databases in tests
             app.close()
             app.url = self._known_url = url
@@ -158,9 +161,10 @@ class OjsterBackend(BaseTaskBackend):
         members = request_of(job_type_of(_path_of(task.func)), [result.args, result.kwargs], options)
         object.__setattr__(result, "id", msgspec.json.decode(members["id"]))
         app, connection = self.app, connections[self.database]
-        if not connection.in_atomic_block or (app.under_test and _is_committed(connection)):
+        in_memory = app.under_test or app.is_eager
+        if not connection.in_atomic_block or (in_memory and _is_committed(connection)):
             self._push(app, members, result)
-        elif self.shares_database and not app.under_test:
+        elif self.shares_database and not in_memory:
             app._enqueue_in(connection, [members])
             signals.task_enqueued.send(type(self), task_result=result)
         else:

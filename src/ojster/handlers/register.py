@@ -77,6 +77,11 @@ class HandlerRegister(HandleOwner, ABC):
         return self if self._included_in is None else self._included_in.root
 
     @property
+    def is_eager(self) -> bool:
+        """Whether jobs run in the thread of the caller, before ``enqueue`` returns, and are not kept."""
+        return False
+
+    @property
     def codecs(self) -> Codecs:
         """The codecs of job arguments."""
         return self.root._codecs

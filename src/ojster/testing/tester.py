@@ -2,45 +2,31 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final
 
 import msgspec
 
 from ojster.api.app import App
+from ojster.api.in_memory import InMemory
 from ojster.api.workflow_handle import Run
-from ojster.client.event_loop_thread import EventLoopThread
 from ojster.client.plain_methods import plain
 from ojster.core.declared_options import checks_options
 from ojster.core.job import Job
-from ojster.core.public_settings import in_microseconds
 from ojster.core.states import JobState
 from ojster.core.values import Seconds, to_seconds
-from ojster.files.store import MemoryStore
 from ojster.handlers.context import JobContext
 from ojster.handlers.outcomes import JobFailed
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.queries import Page
-from ojster.schedules.due_work import run_due
-from ojster.service import Service
-from ojster.storage.open import open_database
-from ojster.testing.calling_thread import CallersLoop, in_thread, waiting_thread
 from ojster.testing.expected_call import CONDITIONS, Call, Callee, shown_call
 from ojster.worker.registration import register
-from ojster.worker.worker import Worker
-
-R = TypeVar("R")
-
-MAX_ATTEMPTS: Final = 10_000
-"""Attempts after which ``drain`` gives up: jobs that enqueue themselves would never end."""
 
 MAX_JUMPS: Final = 10_000
 """Jumps of the clock after which ``finish`` gives up: cron jobs run for ever."""
 
-_URL: Final = "sqlite:///:memory:"
 _PAGE: Final = 1_000
 
 
@@ -61,21 +47,7 @@ class Drained(msgspec.Struct, frozen=True):
     attempts: int
 
 
-class _Clock:
-    """A clock that runs, and can be moved forward."""
-
-    def __init__(self, at: datetime | None) -> None:
-        now = time.time_ns() // 1_000
-        self._offset = 0 if at is None else round(at.timestamp() * 1e6) - now
-
-    def __call__(self) -> int:
-        return time.time_ns() // 1_000 + self._offset
-
-    def move_to(self, moment: int) -> None:
-        self._offset += max(0, moment - self())
-
-
-class JobTester:
+class JobTester(InMemory):
     """The jobs of an application under test, in a database in memory.
 
     While it is entered, the application uses this database instead of its own. Nothing runs until ``drain`` runs it.
@@ -113,62 +85,20 @@ class JobTester:
     3 completed
     """
 
+    is_of_test = True
+
     def __init__(self, app: App, *, at: datetime | None = None) -> None:
         if at is not None and at.tzinfo is None:
             raise ValueError(f"The time {at} needs a time zone, such as tzinfo=UTC.")
-        self.app = app = app.root
-        self._clock = _Clock(at)
-        self._service: Service | None = None
-        self._before: tuple[str, Service | None, bool] = (app.url, None, False)
-        self._loop = CallersLoop()
-        self._loops: dict[App, EventLoopThread] = {}
+        super().__init__(app, at)
+        self.app: App = app.root
         self._draining = False
         self._errors: list[BaseException | None] = []
-
-    # Entering and leaving
-
-    def __enter__(self) -> Self:
-        database = open_database(_URL, in_microseconds(self.app.settings), self._clock)
-        self._service = Service(database, store=MemoryStore())
-        self._service.middleware = self.app.enqueue_middleware
-        self._before = self.app.url, self.app._service, self.app.under_test
-        self.app.work_on(self._service, _URL)
-        self.app.under_test = True
-        apps = {self.app, *(handler.app for handler in self.app.handlers.values() if isinstance(handler.app, App))}
-        self._loops = {app: app._event_loop_thread for app in apps}
-        for app in apps:  # an application that is included enqueues by itself
-            app._event_loop_thread = self._loop
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._leave()
-        self._loop.call(self.service.close())
-        self._loop.close()
-
-    async def __aenter__(self) -> Self:
-        return self.__enter__()
-
-    async def __aexit__(self, *error: object) -> None:
-        self._leave()
-        await self.service.close()
-        self._loop.close()
 
     def _leave(self) -> None:
         if self._fail in self.app.execution_middleware:
             self.app.execution_middleware.remove(self._fail)
-        self.app.url, self.app._service, self.app.under_test = self._before
-        for app, loop in self._loops.items():
-            app._event_loop_thread = loop
-
-    @property
-    def service(self) -> Service:
-        """The service of the database in memory."""
-        if self._service is None:
-            raise RuntimeError("Enter the tester first: with JobTester(app) as jobs.")
-        return self._service
-
-    def _wait(self, call: Coroutine[Any, Any, R], /) -> R:
-        return self._loop.call(call)
+        super()._leave()
 
     # Time
 
@@ -199,12 +129,6 @@ class JobTester:
         self._clock.move_to(end)
 
     advance = plain(aadvance)
-
-    async def _run_due(self) -> int | None:
-        """Do what is due, and return the time of what is due next."""
-        while (due := await self.service.database.run(run_due, None)) is not None and due <= self._clock():
-            continue
-        return due
 
     # What was enqueued
 
@@ -329,25 +253,21 @@ class JobTester:
         RuntimeError
             Ten thousand attempts were made, and there is no end.
         """
-        attempts: list[str] = []
         jobs: dict[str, Job] = {}
         moves = {JobState.RETRYABLE, *((JobState.SCHEDULED,) if scheduled else ())}
+
+        async def keep(ids: list[str]) -> None:
+            for id in [*dict.fromkeys(reversed(ids))][::-1]:
+                jobs.pop(id, None)  # its place is that of its last attempt
+                jobs[id] = await self.service.jobs.find(id)
+
         self._draining = True
         try:
-            while True:
-                before = len(attempts)
-                with in_thread(waiting_thread()):
-                    await self._run_available(attempts, concurrency)
-                for id in dict.fromkeys(attempts[before:]):  # now: they may be deleted when the clock moves on
-                    jobs[id] = await self.service.jobs.find(id)
-                if (due := await self._first_due(moves)) is None:
-                    break
-                self._clock.move_to(due)
-                await self._run_due()
+            attempts = await self._run_jobs(moves, concurrency, keep)
         finally:
             self._draining = False
-        ended = [jobs[id] for id in dict.fromkeys(reversed(attempts))][::-1]
-        done = Drained(_of(ended, "completed"), _of(ended, "discarded"), _of(ended, "cancelled"), len(attempts))
+        ended = list(jobs.values())
+        done = Drained(_of(ended, "completed"), _of(ended, "discarded"), _of(ended, "cancelled"), attempts)
         if check and done.failed:
             first = done.failed[0]
             error = first.error or {"type": "discarded", "message": "No error was recorded."}
@@ -387,42 +307,6 @@ class JobTester:
         )
 
     finish = plain(afinish)
-
-    async def _run_available(self, attempts: list[str], concurrency: int) -> None:
-        def ended(job: Job, *_: object) -> None:
-            attempts.append(job.id)
-            if len(attempts) == MAX_ATTEMPTS:
-                worker.stop(grace=0)
-
-        while queues := await self._queues_with_jobs():
-            before = len(attempts)
-            worker = Worker(self.app, queues=queues, concurrency=concurrency, children=None, prefetch=0)
-            worker.on_end = ended
-            await worker.run(until_empty=True)
-            await self._scoped.maintenance.stop()
-            if len(attempts) >= MAX_ATTEMPTS:
-                raise RuntimeError(
-                    f"{MAX_ATTEMPTS:,} attempts were made, and jobs still wait: do they enqueue themselves?"
-                )
-            if len(attempts) == before:  # what is left has no handler here, or waits for something else
-                return
-
-    async def _queues_with_jobs(self) -> list[str]:
-        counts = await self.service.jobs.count()
-        return sorted(queue for queue, states in counts.items() if states.get(JobState.AVAILABLE))
-
-    async def _first_due(self, states: Iterable[JobState]) -> int | None:
-        """Return the earliest time at which a job in one of these states is due."""
-        first = Page(limit=1, sort="scheduled_at", ascending=True)
-        pages = [await self.service.jobs.select(JobFilter(states=(state,)), first) for state in states]
-        return min((job.due_at for page in pages for job in page.jobs if job.due_at is not None), default=None)
-
-    @property
-    def _scoped(self) -> Service:
-        """The service as the application uses it: for its tenant, if it has one."""
-        client = self.app.client()
-        assert isinstance(client, Service)
-        return client
 
     @contextmanager
     def eager(self) -> Iterator[None]:

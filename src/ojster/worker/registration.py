@@ -54,7 +54,7 @@ async def register(client: Client, app: HandlerRegister) -> None:
                 await _insist(partial(_put_defaults, client, type, members), f"the defaults of the job type {type}")
     except Forbidden as refusal:
         log.info("jobs that others enqueue do not get the options that this application declares: %s", refusal)
-    for cron in app.crons:
+    for cron in () if app.is_eager else app.crons:  # nothing would wait for their time
         try:
             await _insist(partial(_register_cron, client, cron), f"the cron job {cron.name}")
         except Forbidden as refusal:

@@ -1,0 +1,207 @@
+"""Eager mode: jobs run where they are enqueued, before the call returns, as a worker would run them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ojster import App, Depends, Flow, InvalidRequest, JobFailed, Retry, chain, current_job, gate, wait
+from ojster.api.eager import _Turns
+from ojster.cli.main import cli
+from ojster.testing import JobTester
+from tests.waiting import PATIENCE
+
+app = App("postgresql://nobody@nowhere.test/jobs")
+mail = App()
+done: list[tuple[str, int]] = []
+
+
+def note(name: str) -> None:
+    done.append((name, threading.get_ident()))
+
+
+def session() -> Iterator[str]:
+    try:
+        yield "session"
+    finally:
+        note("closed")
+
+
+@app.job
+def double(number: int) -> int:
+    note("double")
+    return 2 * number
+
+
+@app.job(retry=Retry(max_attempts=3, initial_interval=3600))
+def flaky(session: str = Depends(session)) -> int:
+    if current_job().attempt < 3:
+        raise ConnectionError("try again")
+    letter.enqueue()
+    return double.enqueue(4).result(timeout=PATIENCE)
+
+
+@app.job(retry=1)
+async def broken() -> None:
+    raise ValueError("no such address")
+
+
+@mail.job
+def letter() -> None:
+    note("letter")
+
+
+@app.cron("* * * * *")
+@app.job
+def every_minute() -> None:
+    note("cron")
+
+
+@app.flow()
+async def order(flow: Flow, number: int) -> list[object]:
+    doubled = await flow.run(double, number)
+    await flow.sleep(86_400)
+    return [doubled, await flow.receive("paid")]
+
+
+app.include(mail)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_done() -> None:
+    done.clear()
+
+
+def test_jobs_run_in_the_thread_of_the_caller_with_retries_delays_results_and_errors() -> None:
+    with app.eager():
+        assert double.enqueue(21).refresh().state == "completed"
+        assert flaky.enqueue().result(timeout=PATIENCE) == 8
+        with app.eager():  # a block in a block changes nothing
+            assert double.using(delay=86_400).enqueue(3).result(timeout=PATIENCE) == 6
+        failed = broken.enqueue()  # raises nothing, as with a worker
+        with pytest.raises(JobFailed, match="no such address"):
+            failed.result()
+    names = ["double", "closed", "closed", "double", "closed", "letter", "double"]
+    assert sorted(done) == sorted((name, threading.get_ident()) for name in names)
+    assert (app.url, app._service, app.is_eager) == ("postgresql://nobody@nowhere.test/jobs", None, False)
+
+
+def test_workflows_and_flows_run_to_their_end_when_somebody_waits() -> None:
+    with app.eager():
+        run = app.start(chain(double.s(1), wait(delay=3600), double.s(2)))
+        assert run.refresh().state == "running"
+        assert run.result(timeout=PATIENCE) == 4
+        flow = order.start(5)
+        flow.send("paid", "yes")
+        assert flow.result(timeout=PATIENCE) == [10, "yes"]
+        held = app.start(chain(gate("ok"), double.s(3)))
+        with pytest.raises(TimeoutError):
+            held.result(timeout=0)
+        held.approve("ok")
+        assert held.refresh().state == "completed"
+
+
+def test_each_thread_runs_its_own_jobs_and_can_be_waited_for_in_another() -> None:
+    local = App(eager=True)
+    seen: set[tuple[int, int]] = set()
+
+    @local.job
+    def where(thread: int) -> int:
+        seen.add((thread, threading.get_ident()))
+        return thread
+
+    def enqueue() -> None:
+        where.enqueue_many([(threading.get_ident(),)] * 5)
+
+    threads = [threading.Thread(target=enqueue) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    local.close()
+    assert seen == {(thread.ident, thread.ident) for thread in threads}
+
+
+def test_a_turn_that_nobody_waits_for_any_more_is_passed_on() -> None:
+    async def main() -> None:
+        turns, order = _Turns(), []
+
+        async def take(name: str) -> None:
+            async with turns:
+                order.append(name)
+
+        async with turns:
+            first, second = asyncio.create_task(take("first")), asyncio.create_task(take("second"))
+            await asyncio.sleep(0)
+            first.cancel()
+        await second
+        async with turns:
+            order.append("third")
+        assert (order, first.cancelled()) == (["second", "third"], True)
+
+    asyncio.run(main())
+
+
+@pytest.mark.anyio
+async def test_coroutines_run_in_the_loop_of_the_caller_also_after_a_disconnection() -> None:
+    loops: list[asyncio.AbstractEventLoop] = []
+    local = App("http://server.test", tenant="acme")
+
+    @local.job
+    async def here() -> str:
+        loops.append(asyncio.get_running_loop())
+        return current_job().job.tenant or ""
+
+    async with local.eager():
+        handles = await asyncio.gather(*(here.aenqueue() for _ in range(3)))
+        assert [await handle.aresult() for handle in handles] == ["acme"] * 3
+        await local.aclose()  # such as at the end of the lifespan of a web application
+        assert (await (await here.aenqueue()).aresult()) == "acme"
+        assert await here.aenqueue_in(object()) is not None  # there is no transaction to wait for
+        await local.aclose()
+    assert loops == [asyncio.get_running_loop()] * 5
+    assert local.url == "http://server.test"
+
+
+def test_the_environment_and_an_option_make_an_application_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OJSTER_EAGER", "1")
+    local = App("postgresql://nobody@nowhere.test/jobs")
+
+    @local.job
+    def one() -> int:
+        return 1
+
+    assert one.enqueue().result(timeout=PATIENCE) == 1
+    assert one.enqueue_in(object()).refresh().state == "completed"
+    with JobTester(local) as jobs:  # a tester comes first
+        assert one.enqueue().state == "available"
+        assert jobs.drain().attempts == 1
+    assert local.is_eager
+    local.close()
+    assert App(eager=False).is_eager is False
+    monkeypatch.setenv("OJSTER_EAGER", "maybe")
+    with pytest.raises(InvalidRequest, match="is 1 or 0, not 'maybe'"):
+        App()
+
+
+def test_what_would_have_no_effect_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with JobTester(app), pytest.raises(RuntimeError, match="Use its eager"):
+        app.eager().__enter__()
+    monkeypatch.setenv("OJSTER_EAGER", "1")
+    (tmp_path / "eager_shop.py").write_text("from ojster import App\napp = App()\napp.job('a')(lambda: None)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    ended = CliRunner().invoke(cli, ["worker", "eager_shop:app", "--until-empty"])
+    assert (ended.exit_code, "runs its jobs itself" in ended.output) == (2, True)
+
+
+def test_cron_jobs_do_not_run() -> None:
+    with app.eager():
+        double.using(delay=86_400).enqueue(1)
+        double.enqueue(1)
+        names = [cron.name for cron in asyncio.run(app.service().schedules.all())]
+    assert (names, {name for name, _ in done}) == ([], {"double"})
