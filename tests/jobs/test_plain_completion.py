@@ -69,7 +69,7 @@ async def outcomes(bench: Bench, queue: str, *, plainly: bool) -> list[Any]:
         [ack(by_type["limited"]), ack(by_type["unique"]), ack(four)],
         [ack(by_type["kept"]), ack(five), ack(four, job_id="none")],
     ]
-    seen = []
+    seen: list[Any] = []
     for call in calls:
         answers, said = (await bench.service.database.run_many(acknowledged, [call]))[0]
         seen.append(([answer if isinstance(answer, OjsterError) else answer.id for answer in answers], said))

@@ -198,8 +198,8 @@ def run(policy: Any, request: dict[str, Any], job: Job, modules: Any, say: Any) 
 
 def describe(error: BaseException) -> dict[str, Any]:
     """Return the JSON members that describe an exception."""
-    # Not `extract_tb`: it looks for the source of each frame, and from Python 3.13 on it imports modules to do so, which
-    # a confined process cannot read.
+    # Not `extract_tb`: it looks for the source of each frame, and from Python 3.13 on imports modules to do so, which a
+    # confined process cannot read.
     frames = itertools.islice(traceback.walk_tb(error.__traceback__), 50)
     try:
         message = str(error)
