@@ -120,3 +120,16 @@ async def test_a_list_of_queues_without_parameters_of_pages_has_as_many_as_a_pag
         await http.push(options={"queue": f"q{number}"})
     listed = await ask(http, "GET", "/queues", headers={})
     assert (len(listed["queues"]), listed["pagination"]["limit"]) == (60, 200)
+
+
+async def test_members_of_drafts_are_kept_and_shown(http: Http) -> None:
+    members = {
+        "ext_agent_v2": {"state": "running", "tool_retry": {"max_attempts": 2}},
+        "ext_attest": {"enabled": True, "algorithm": "ed25519"},
+        "ext_wasi": {"module": "m"},
+    }
+    job = await http.push(**members, meta={"ojs.ext_runtime": {"name": "wasi:ojs"}})
+    (fetched,) = await http.fetch()
+    shown = await ask(http, "GET", f"/jobs/{job['id']}", headers={})
+    for seen in (job, fetched, shown["job"]):
+        assert members.items() <= seen.items()

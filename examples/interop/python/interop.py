@@ -10,12 +10,12 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import ojs
 from ojs.transport.http import HTTPTransport
 
-HEADERS = {"Accept": "application/json"}  # the SDK asks for another media type by default, and cannot read it
 TYPES = ["python.greet", "interop.echo"]
 
 
@@ -33,7 +33,7 @@ class TypedTransport(HTTPTransport):
 
 
 def worker(url: str, queues: list[str], done: Callable[[], None], *, typed: bool = False) -> ojs.Worker:
-    transport = (TypedTransport if typed else HTTPTransport)(url, headers=HEADERS)
+    transport = (TypedTransport if typed else HTTPTransport)(url)
     made = ojs.Worker(url, queues=queues, poll_interval=0.1, heartbeat_interval=1.0, transport=transport)
 
     @made.register("python.greet")
@@ -53,6 +53,19 @@ def worker(url: str, queues: list[str], done: Callable[[], None], *, typed: bool
             if context.attempt == 1:
                 raise RuntimeError("the first attempt fails")
             return {"by": "python", "attempt": context.attempt}
+
+        @made.register("python.large")
+        async def large(context: ojs.JobContext) -> dict[str, Any]:
+            return {"text": "x" * context.args[0]}
+
+        @made.register("python.durable")
+        async def durable(context: ojs.JobContext) -> dict[str, Any]:
+            steps = await ojs.DurableContext.create(context)
+            first = await steps.side_effect("attempt", partial(asyncio.sleep, 0, context.attempt))
+            await steps.checkpoint(1, {"first": first})
+            if context.attempt == 1:
+                raise RuntimeError("the first attempt fails")
+            return {"first": first, "attempt": context.attempt}
 
     return made
 
@@ -157,6 +170,17 @@ class Features:
         found = await ended(lambda: self.client.get_job(job.id))
         assert found.result == {"by": "python", "attempt": 2}, found
 
+    async def large_result(self) -> None:
+        job = await self.client.enqueue("python.large", [100_000], queue=QUEUE)
+        found = await ended(lambda: self.client.get_job(job.id))
+        assert found.result == {"text": "x" * 100_000}, str(found.result)[:60]
+
+    async def checkpoints(self) -> None:
+        policy = ojs.RetryPolicy(max_attempts=3, initial_interval="PT0.1S", jitter=False)
+        job = await self.client.enqueue("python.durable", [], queue=QUEUE, retry=policy)
+        found = await ended(lambda: self.client.get_job(job.id))
+        assert found.result == {"first": 1, "attempt": 2}, found
+
     async def chain(self) -> None:
         await self._completes(ojs.chain("chain", [step("one"), step("two")]))
 
@@ -175,7 +199,7 @@ class Features:
 async def features(url: str) -> None:
     run = worker(url, [QUEUE], lambda: None)
     running = asyncio.create_task(run.start())
-    async with ojs.Client(url, headers=HEADERS) as client:
+    async with ojs.Client(url) as client:
         for name, attempt in vars(Features).items():
             if name.startswith("_"):
                 continue
@@ -191,7 +215,7 @@ async def features(url: str) -> None:
 
 
 async def enqueue(url: str, queue: str, count: int, types: list[str]) -> None:
-    async with ojs.Client(url, headers=HEADERS) as client:
+    async with ojs.Client(url) as client:
         for number in range(count):
             for type in types:
                 job = await client.enqueue(type, [{"name": "Ada", "text": f"python {number}"}], queue=queue)
