@@ -5,45 +5,19 @@
 //! interop work URL QUEUE COUNT SECONDS [all]   run COUNT jobs, for at most SECONDS; with "all", take all types
 
 use ojs::{
-    batch, chain, group, BatchCallbacks, Client, ConflictStrategy, CronJobRequest, DynTransport, EnqueueOption, Job,
-    JobContext, JobRequest, JobState, OjsError, OverlapPolicy, RetryPolicy, Step, Transport, TransportMethod as Method,
-    UniqueDimension, UniquePolicy, Worker, WorkflowDefinition, WorkflowState,
+    batch, chain, group, BatchCallbacks, Client, ConflictStrategy, CronJobRequest, EnqueueOption, Job, JobContext,
+    JobRequest, JobState, OjsError, OverlapPolicy, RetryPolicy, Step, TransportMethod as Method, UniqueDimension,
+    UniquePolicy, Worker, WorkflowDefinition, WorkflowState,
 };
-use serde_json::{json, Value};
+use serde_json::json;
 use std::error::Error;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
 type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
-type Answer<'a> = Pin<Box<dyn Future<Output = ojs::Result<Option<Value>>> + Send + 'a>>;
 
 const TYPES: [&str; 2] = ["rust.greet", "interop.echo"];
-
-/// Takes the object out of `{"job": ...}`, `{"workflow": ...}` and `{"cron_job": ...}`. The specification has these
-/// members, but of the methods that return one object, only those that enqueue expect them.
-#[derive(Debug)]
-struct Unwrapped(DynTransport);
-
-impl Transport for Unwrapped {
-    fn request(&self, method: Method, path: &str, body: Option<Value>, raw: bool) -> Answer<'_> {
-        let wrapped = !(method == Method::Post && path == "/jobs");
-        let answer = self.0.request(method, path, body, raw);
-        Box::pin(async move {
-            let mut value = answer.await?;
-            if let Some(found) = value.as_mut().filter(|_| wrapped) {
-                for member in ["job", "workflow", "cron_job"] {
-                    if let Some(inner) = found.get(member) {
-                        return Ok(Some(inner.clone()));
-                    }
-                }
-            }
-            Ok(value)
-        })
-    }
-}
 
 async fn change_rule(url: &str, worker: &Worker, method: Method) -> ojs::Result<()> {
     let body = (method == Method::Patch).then(|| json!({"allowed_types": TYPES}));
@@ -138,26 +112,26 @@ fn nightly(name: &str) -> CronJobRequest {
     }
 }
 
-async fn try_feature(name: &str, plain: &Client, client: &Client) -> Outcome {
+async fn try_feature(name: &str, client: &Client) -> Outcome {
     let queue = "rust-features";
     let step = |text: &str| Step::new("interop.echo", json!({"text": text})).queue(queue);
-    let enqueue = |text: &str| plain.enqueue("interop.echo", json!({"text": text})).queue(queue);
+    let enqueue = |text: &str| client.enqueue("interop.echo", json!({"text": text})).queue(queue);
     match name {
-        "health" => expect(plain.health().await?.status.as_str(), "ok"),
-        "manifest" => expect(plain.manifest().await?.capabilities.workflows, true),
+        "health" => expect(client.health().await?.status.as_str(), "ok"),
+        "manifest" => expect(client.manifest().await?.capabilities.workflows, true),
         "enqueue" => {
             let job = enqueue("plain").send().await?;
             expect(client.get_job(&job.id).await?.args, json!([{"text": "plain"}]))
         }
         "get-job" => {
             let job = enqueue("get").send().await?;
-            expect(plain.get_job(&job.id).await?.id, job.id)
+            expect(client.get_job(&job.id).await?.id, job.id)
         }
         "cancel-job" => {
             let job = enqueue("cancel").delay(Duration::from_secs(3600)).send().await?;
-            expect(plain.cancel_job(&job.id).await?.state, Some(JobState::Cancelled))
+            expect(client.cancel_job(&job.id).await?.state, Some(JobState::Cancelled))
         }
-        "create-workflow" => plain
+        "create-workflow" => client
             .create_workflow(chain(vec![step("one")]).name("plain"))
             .await
             .map(|_| ())
@@ -198,7 +172,7 @@ async fn try_feature(name: &str, plain: &Client, client: &Client) -> Outcome {
                 .period("PT1H")
                 .on_conflict(ConflictStrategy::Reject);
             let once = || {
-                plain
+                client
                     .enqueue("interop.echo", json!({"text": "once"}))
                     .queue("rust-unique")
                     .unique(policy.clone())
@@ -213,19 +187,22 @@ async fn try_feature(name: &str, plain: &Client, client: &Client) -> Outcome {
             let one = || {
                 JobRequest::new("interop.echo", json!({"text": "one"})).with_option(EnqueueOption::Queue(queue.into()))
             };
-            expect(plain.enqueue_batch(vec![one(), one()]).await?.len(), 2)
+            expect(client.enqueue_batch(vec![one(), one()]).await?.len(), 2)
         }
         "cancel" => {
             let job = enqueue("cancel").delay(Duration::from_secs(3600)).send().await?;
             expect(client.cancel_job(&job.id).await?.state, Some(JobState::Cancelled))
         }
-        "queues" => expect(plain.list_queues().await?.iter().any(|found| found.name == queue), true),
-        "queue-stats" => expect(plain.get_queue_stats("rust-unique").await?.stats.available, 1),
+        "queues" => expect(
+            client.list_queues().await?.iter().any(|found| found.name == queue),
+            true,
+        ),
+        "queue-stats" => expect(client.get_queue_stats("rust-unique").await?.stats.available, 1),
         "pause" => {
-            plain.pause_queue("rust-unique").await?;
-            Ok(plain.resume_queue("rust-unique").await?)
+            client.pause_queue("rust-unique").await?;
+            Ok(client.resume_queue("rust-unique").await?)
         }
-        "dead-letter" => plain
+        "dead-letter" => client
             .list_dead_letter_jobs(queue, 10, 0)
             .await
             .map(|_| ())
@@ -239,12 +216,12 @@ async fn try_feature(name: &str, plain: &Client, client: &Client) -> Outcome {
             Ok(client.unregister_cron_job("rust-cron").await?)
         }
         "register-cron" => {
-            let made = plain.register_cron_job(nightly("rust-plain")).await;
-            plain.unregister_cron_job("rust-plain").await?;
+            let made = client.register_cron_job(nightly("rust-plain")).await;
+            client.unregister_cron_job("rust-plain").await?;
             expect(made?.name.as_str(), "rust-plain")
         }
         "worker" => {
-            let job = plain
+            let job = client
                 .enqueue("rust.greet", json!({"name": "Ada"}))
                 .queue(queue)
                 .send()
@@ -257,7 +234,7 @@ async fn try_feature(name: &str, plain: &Client, client: &Client) -> Outcome {
                 .max_attempts(3)
                 .initial_interval("PT0.1S")
                 .jitter(false);
-            let job = plain
+            let job = client
                 .enqueue("rust.flaky", json!([]))
                 .queue(queue)
                 .retry(policy)
@@ -302,12 +279,11 @@ const FEATURES: [&str; 22] = [
 ];
 
 async fn features(url: &str) -> Outcome {
-    let plain = Client::builder().url(url).build()?;
-    let client = Client::with_transport(Arc::new(Unwrapped(plain.transport().clone())));
+    let client = Client::builder().url(url).build()?;
     let worker = new_worker(url, "rust-features", Arc::default(), false).await?;
     let running = tokio::spawn(async move { worker.start().await });
     for name in FEATURES {
-        match try_feature(name, &plain, &client).await {
+        match try_feature(name, &client).await {
             Ok(()) => println!("ok {name}"),
             Err(error) => println!("FAIL {name}: {error}"),
         }
