@@ -13,6 +13,7 @@ import pytest
 from ojster.audit.entries import AuditQuery
 from ojster.core.access import Grant, Role
 from ojster.core.durations import SECOND
+from ojster.fleet.workers import Heartbeat
 from ojster.insight import facets
 from ojster.jobs.messages import Release
 from ojster.schedules.cron import Cron
@@ -55,6 +56,17 @@ PAGES = {
     "admin": "Settings",
     "nowhere": "No such page",
 }
+
+
+DRAWN = """
+window.drawn = [];
+const fill = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
+  window.drawn.push(text);
+  return fill.call(this, text, ...place);
+};
+"""
+"""Notes all words that a page draws into its charts."""
 
 
 async def open_page(page: Page, server: str, path: str = "", title: str | None = None) -> None:
@@ -642,19 +654,35 @@ async def test_the_picture_is_saved(bench: Bench, server: str, page: Page) -> No
     assert Path(await (await begun.value).path()).read_bytes().startswith(b"\x89PNG")
 
 
-async def test_what_a_job_type_does_is_shown_over_time(bench: Bench, server: str, page: Page) -> None:
-    for type in ("mail.send", "report.build"):
+async def test_what_a_type_a_worker_and_a_host_do_is_shown_over_time_and_new_code_is_marked(
+    bench: Bench, server: str, page: Page
+) -> None:
+    for number, type in enumerate(("mail.send", "report.build")):
+        beat = Heartbeat(f"worker-{number}", queues=("default",), hostname="host-1", code_version=f"v{number}")
+        await bench.service.fleet.beat(beat)
         await bench.push(type)
-        job = await bench.fetch_one()
+        job = await bench.fetch_one(worker_id=beat.worker_id)
         bench.clock.advance(2)
         await bench.ack(job)
     await open_page(page, server, "jobs?type=mail.send")
     await page.get_by_role("link", name="Over time").click()
     await page.get_by_role("img", name="Jobs per minute in the last 1h: 1 completed, 0 failed attempts").wait_for()
     await page.get_by_role("img", name="How long attempts ran").wait_for()
-    await page.get_by_label("Job type").select_option("All types")
+    await page.get_by_label("Charts of").select_option("All jobs")
     await page.get_by_role("img", name="Jobs per minute in the last 1h: 2 completed").wait_for()
     assert page.url == f"{server}/dashboard/"
+    await page.add_init_script(DRAWN)
+    await open_page(page, server, "workers")
+    await page.get_by_role("link", name="The worker worker-1 over time").click()
+    await page.get_by_role("img", name="Jobs per minute in the last 1h: 1 completed").wait_for()
+    await page.get_by_label("Charts of").select_option("host-1")
+    await page.get_by_role("img", name="Jobs per minute in the last 1h: 2 completed").wait_for()
+    assert page.url == f"{server}/dashboard/?host=host-1"
+    await page.get_by_text("New code came 2 times").wait_for()
+    await open_page(page, server, "queues/default")
+    await page.get_by_text("New code came 2 times").wait_for()
+    assert "v1" in await page.evaluate("window.drawn")
+    assert await faults(page) == []
 
 
 async def test_a_step_is_found_wherever_it_is_and_a_late_form_is_answered(

@@ -12,7 +12,7 @@ from tests.browser import needs_browser
 from tests.conftest import Bench
 from tests.dashboard import data
 from tests.dashboard.conftest import BUILT
-from tests.dashboard.test_pages import faults, open_page
+from tests.dashboard.test_pages import DRAWN, faults, open_page
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Locator, Page
@@ -84,17 +84,6 @@ async def test_charts_speak_of_time_in_units_that_people_use(bench: Bench, serve
     await open_page(page, server, "admin")
     assert not re.search(r"\bPT?\d", await page.inner_text("main"))
     await page.close()
-
-
-DRAWN = """
-window.drawn = [];
-const fill = CanvasRenderingContext2D.prototype.fillText;
-CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
-  window.drawn.push(text);
-  return fill.call(this, text, ...place);
-};
-"""
-"""Notes all words that a page draws into its charts."""
 
 
 ACTIONS = {

@@ -10,6 +10,10 @@ from typing import Any
 import pytest
 
 from ojster.core.timestamps import format_timestamp
+from ojster.events import webhooks
+from ojster.events.subscription import Subscription
+from ojster.fleet.workers import Heartbeat
+from ojster.insight import work_of_workers
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Release
 from ojster.jobs.scope import accepted
@@ -284,6 +288,47 @@ async def test_job_types_and_run_times_are_shown_over_time(http: Http, bench: Be
     for wrong in ("type=No Type", "type=x&queue=work"):
         assert (await http("GET", f"{ADMIN}/stats/history?{wrong}")).status_code == 400
     assert {queue["name"] for queue in (await get(http, "/queues"))["items"]} == {"work"}, "a type is no queue"
+
+
+async def test_the_work_of_a_worker_and_of_a_host_is_counted_among_the_newest_jobs(
+    http: Http, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for worker, host in (("w1", "h1"), ("w2", "h1"), ("w3", "h2")):
+        await bench.service.fleet.beat(Heartbeat(worker, hostname=host))
+    for worker, seconds, fails in (("w1", 2, False), ("w1", 4, True), ("w2", 200, False), ("w3", 1, False)):
+        await bench.push(retry={"max_attempts": 1})
+        bench.clock.advance(1)
+        job = await bench.fetch_one(worker_id=worker)
+        bench.clock.advance(seconds)
+        await (bench.fail(job, type="Bug") if fails else bench.ack(job))
+    await bench.service.fleet.leave("w2")
+    hook = Subscription("sub_1", "http://127.0.0.1:1/hook", ("job.enqueued",), "secret", bench.clock.now)
+    await bench.service.scope.do(webhooks.subscribe, hook)
+    await bench.push()
+    await bench.ack(await bench.fetch_one(webhooks.QUEUE, worker_id="w1"))
+
+    async def work(name: str) -> tuple[int, int]:
+        shown = await get(http, f"/stats/history?period=1h&{name}")
+        data = shown["data"]
+        return sum(step["completed"] for step in data), sum(step["failed"] for step in data)
+
+    assert await work("worker=w1") == (1, 1)
+    assert await work("host=h1") == (2, 1), "with the worker that has stopped"
+    assert await work("host=h2") == (1, 0)
+    assert await work("worker=w9") == await work("host=h9") == (0, 0)
+    shown = await get(http, "/stats/history?period=1d&worker=w2")
+    (step,) = shown["data"]
+    assert 500 <= step["latency_p50_ms"] <= 1_000
+    assert 30_000 < step["run_p50_ms"] <= 300_000
+    assert shown["counted_since"] is None
+    until = format_timestamp(bench.clock.now - 150 * 1_000_000)
+    assert await work(f"worker=w1&until={until}") == (1, 1)
+    assert await work(f"worker=w2&until={until}") == (0, 0)
+    monkeypatch.setattr(work_of_workers, "MAX_JOBS", 4)
+    assert await work("host=h1") == (1, 0)
+    assert (await get(http, "/stats/history?worker=w1"))["counted_since"] is not None
+    for wrong in ("worker=w1&host=h1", "worker=w1&queue=default", "host=h1&type=x"):
+        assert (await http("GET", f"{ADMIN}/stats/history?{wrong}")).status_code == 400
 
 
 @pytest.mark.parametrize("answers", [True, False])

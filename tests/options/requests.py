@@ -390,6 +390,7 @@ SCENES: Final[dict[str, Scene]] = {
             "capabilities": With(
                 {"labels": {"region": "eu"}}, before=(push(id=OTHER, requires={"region": "eu"}),), after=(FETCH,)
             ),
+            "code_version": With("1.4.2", after=(("GET", "/admin/stats/history"),)),
         },
         ACTIVE,
         (("GET", "/workers"), ("GET", "/admin/workers"), ("GET", "/admin/workers/w"), *LIST),

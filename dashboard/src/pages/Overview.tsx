@@ -2,8 +2,8 @@ import { Link, useLocation, useSearch } from "wouter-preact";
 import { accepted, client, type Schemas } from "../api/client";
 import { useIsGlobal } from "../api/session";
 import { useData } from "../api/use";
-import { coarse, compact, since } from "../ui/format";
-import { History } from "../ui/history";
+import { coarse, compact, since, tail } from "../ui/format";
+import { DIMENSIONS, History, type Subject } from "../ui/history";
 import { Icon } from "../ui/icons";
 import { Card, Page, Shown } from "../ui/parts";
 import { JOB_STATES, State } from "../ui/states";
@@ -45,7 +45,9 @@ function placeOf(finding: Finding): [string, string] | null {
 export function OverviewPage() {
   const isGlobal = useIsGlobal();
   const [, go] = useLocation();
-  const type = new URLSearchParams(useSearch()).get("type") ?? undefined;
+  const parameters = new URLSearchParams(useSearch());
+  const by = DIMENSIONS.find((one) => parameters.get(one));
+  const subject = by && { by, name: parameters.get(by) ?? "" };
   const facets = useData("overview-facets", () => accepted(client.GET("/ojs/v1/job-facets")), { kinds: ["job"] });
   return (
     <Page title="Overview">
@@ -69,16 +71,32 @@ export function OverviewPage() {
       </Shown>
       {isGlobal && (
         <div class="columns">
-          <History
-            type={type}
-            types={[...new Set([...(type ? [type] : []), ...(facets.data?.facets.type ?? []).map((one) => one.value)])].sort()}
-            choose={(chosen) => go(chosen ? `/?type=${encodeURIComponent(chosen)}` : "/", { replace: true })}
+          <Charts
+            subject={subject}
+            facets={facets.data?.facets ?? {}}
+            choose={(chosen) => go(chosen ? `/?${chosen.by}=${encodeURIComponent(chosen.name)}` : "/", { replace: true })}
           />
           <Busy />
         </div>
       )}
     </Page>
   );
+}
+
+/** Charts of all jobs, or of one queue, type, worker or host, which can be chosen. */
+function Charts(props: { subject: Subject | undefined; facets: Schemas["FacetsAnswer"]["facets"]; choose: (subject: Subject | null) => void }) {
+  const { subject, facets, choose } = props;
+  const workers = useData("workers", () => accepted(client.GET("/ojs/v1/workers")), { kinds: ["worker"] });
+  const valuesOf = (name: "queue" | "type"): [string, string][] => (facets[name] ?? []).map(({ value }): [string, string] => [value, value]).sort();
+  const known = workers.data?.workers ?? [];
+  const hosts = [...new Set(known.flatMap(({ hostname }) => (hostname ? [hostname] : [])))].sort();
+  const choices = {
+    queue: valuesOf("queue"),
+    type: valuesOf("type"),
+    worker: known.map((one): [string, string] => [one.worker_id, one.hostname ? `${one.hostname}: ${tail(one.worker_id)}` : one.worker_id]),
+    host: hosts.map((one): [string, string] => [one, one]),
+  };
+  return <History subject={subject} choices={choices} choose={choose} />;
 }
 
 function Attention() {

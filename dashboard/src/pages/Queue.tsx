@@ -80,7 +80,7 @@ export function QueuePage({ name }: { name: string }) {
               ))}
             </div>
             <div class="columns">
-              <History queue={name} />
+              <History subject={{ by: "queue", name }} />
               <div class="stack">
                 <Card title="Now">
                   <Facts

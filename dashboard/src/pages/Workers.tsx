@@ -57,6 +57,7 @@ function Lost() {
 
 function WorkerTable({ workers, reload }: { workers: Worker[]; reload: () => void }) {
   const may = useMay();
+  const isGlobal = useIsGlobal();
   const { act } = useDialogs();
   const direct = async (worker: Worker, directive: "running" | "quiet" | "terminate"): Promise<void> => {
     const path = { params: { path: { id: worker.worker_id } }, ...ofTenant(worker.tenant_id) };
@@ -113,6 +114,11 @@ function WorkerTable({ workers, reload }: { workers: Worker[]; reload: () => voi
             <>
               <b class="clip">{worker.hostname ?? worker.worker_id}</b>
               <span class="sub mono clip">{worker.worker_id}</span>
+              {isGlobal && (
+                <Link href={`/?worker=${encodeURIComponent(worker.worker_id)}`} aria-label={`The worker ${worker.worker_id} over time`}>
+                  Over time
+                </Link>
+              )}
               {worker.labels.map((label) => (
                 <span class="tag" key={label}>
                   {label}

@@ -45,13 +45,52 @@ interface Properties {
   distances?: number[];
   theme: string;
   height?: number;
+  /** Moments to mark by a vertical line with a word, in seconds. */
+  marks?: Mark[];
+}
+
+export interface Mark {
+  at: number;
+  label: string;
+}
+
+/** Draws the marks of a chart, the last first: a broken line, and the word beside it where there is room. */
+function drawMarks(plot: uPlot, marks: Mark[], ink: string): void {
+  const { ctx, bbox } = plot;
+  ctx.save();
+  ctx.strokeStyle = ctx.fillStyle = ink;
+  ctx.lineWidth = devicePixelRatio;
+  ctx.font = `${11 * devicePixelRatio}px system-ui`;
+  ctx.textBaseline = "top";
+  const right = bbox.left + bbox.width;
+  let free = right;
+  for (const { at, label } of [...marks].reverse()) {
+    // What came since the last step began is at the edge.
+    const x = Math.min(right, Math.round(plot.valToPos(at, "x", true)));
+    if (x < bbox.left) continue;
+    ctx.setLineDash([4 * devicePixelRatio, 3 * devicePixelRatio]);
+    ctx.beginPath();
+    ctx.moveTo(x, bbox.top);
+    ctx.lineTo(x, bbox.top + bbox.height);
+    ctx.stroke();
+    const width = ctx.measureText(label).width + 6 * devicePixelRatio;
+    const gap = 3 * devicePixelRatio;
+    const isRight = x + width <= free;
+    const isLeft = !isRight && x <= free && x - width >= bbox.left;
+    if (isRight) ctx.fillText(label, x + gap, bbox.top);
+    if (isLeft) ctx.fillText(label, x - width + gap, bbox.top);
+    free = Math.min(free, isLeft ? x - width : x);
+  }
+  ctx.restore();
 }
 
 export function Chart(props: Properties) {
   const place = useRef<HTMLDivElement>(null);
-  const { times, series, label, show = fraction, tick = compact, distances, theme, height = 220 } = props;
+  const { times, series, label, show = fraction, tick = compact, distances, theme, height = 220, marks = [] } = props;
   const zone = useZone();
   const plot = useRef<uPlot | null>(null);
+  const marked = useRef(marks);
+  marked.current = marks;
   const shape = `${theme}|${series.map((one) => one.label).join()}|${height}|${zone}`;
   useEffect(() => {
     const parent = place.current;
@@ -65,6 +104,7 @@ export function Chart(props: Properties) {
         height,
         cursor: { points: { size: 6 }, y: false },
         scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(high ?? 1, 1) * 1.08] } },
+        hooks: { draw: [(drawn) => drawMarks(drawn, marked.current, resolved("ink-2"))] },
         tzDate: (at) => wallClock(at * 1000, (date) => uPlot.tzDate(date, "Etc/UTC")),
         axes: [
           { ...axis, values: timeLabels, space: 72 },

@@ -1,9 +1,9 @@
-/** Throughput and times of waiting and running over time: of all queues, of one, or of one job type. */
+/** Throughput and times of waiting and running over time: of all queues, or of one queue, type, worker or host. */
 import { useState } from "preact/hooks";
 import { accepted, client, query } from "../api/client";
 import { useData } from "../api/use";
 import { Chart } from "./chart";
-import { duration, fraction, number } from "./format";
+import { duration, fraction, many, number, Time } from "./format";
 import { Card, Segments, Shown } from "./parts";
 import { useTheme } from "./theme";
 
@@ -17,15 +17,24 @@ const RANGES = {
 
 type Range = keyof typeof RANGES;
 
-interface Of {
-  queue?: string;
-  type?: string;
-  /** Job types to choose from. */
-  types?: string[];
-  choose?: (type: string) => void;
+/** What charts can be of. */
+export const DIMENSIONS = ["queue", "type", "worker", "host"] as const;
+export type Dimension = (typeof DIMENSIONS)[number];
+export interface Subject {
+  by: Dimension;
+  name: string;
 }
 
-export function History({ queue, type, types, choose }: Of) {
+const GROUPS: Record<Dimension, string> = { queue: "One queue", type: "One job type", worker: "One worker", host: "One host" };
+
+interface Of {
+  subject?: Subject | undefined;
+  /** Subjects to choose from. */
+  choices?: Partial<Record<Dimension, [value: string, label: string][]>>;
+  choose?: (subject: Subject | null) => void;
+}
+
+export function History({ subject, choices, choose }: Of) {
   const [range, setRange] = useState<Range>("1h");
   const theme = useTheme();
   const { period, seconds, step } = RANGES[range];
@@ -33,27 +42,20 @@ export function History({ queue, type, types, choose }: Of) {
     // At the start of a step, so that all pages ask the same.
     const since = new Date((Math.floor(Date.now() / 1000 / step) * step - seconds) * 1000).toISOString();
     return accepted(
-      client.GET("/ojs/v1/admin/stats/history", { params: { query: query({ period, since, queue, type }) } }),
+      client.GET("/ojs/v1/admin/stats/history", { params: { query: query({ period, since, ...(subject && { [subject.by]: subject.name }) }) } }),
     );
   };
-  const history = useData(`history ${range} ${queue ?? ""} ${type ?? ""}`, load, { kinds: ["job"] });
+  const history = useData(`history ${range} ${subject?.by ?? ""} ${subject?.name ?? ""}`, load, { kinds: ["job", "worker"] });
+  const hasPushes = !subject || subject.by === "queue";
+  const deployed = history.data?.deployments ?? [];
+  const marks = deployed.map((one) => ({ at: Date.parse(one.at) / 1000, label: one.code_version }));
   return (
     <div class="stack">
       <Card
         title="Jobs per minute"
         end={
           <>
-            {types && types.length > 0 && (
-              <label>
-                <span class="hidden">Job type</span>
-                <select class="input" value={type ?? ""} onChange={(event) => choose?.(event.currentTarget.value)}>
-                  <option value="">All types</option>
-                  {types.map((one) => (
-                    <option key={one}>{one}</option>
-                  ))}
-                </select>
-              </label>
-            )}
+            {choices && <Chooser subject={subject} choices={choices} choose={choose} />}
             <Segments
               label="Range"
               of={(Object.keys(RANGES) as Range[]).map((one): [Range, string] => [one, one])}
@@ -72,18 +74,30 @@ export function History({ queue, type, types, choose }: Of) {
             return (
               <Chart
                 theme={theme}
-                label={`Jobs per minute in the last ${range}: ${number(sum("completed"))} completed, ${number(sum("failed"))} failed attempts${type ? "" : `, ${number(sum("enqueued"))} enqueued`}`}
+                label={`Jobs per minute in the last ${range}: ${number(sum("completed"))} completed, ${number(sum("failed"))} failed attempts${hasPushes ? `, ${number(sum("enqueued"))} enqueued` : ""}`}
                 times={times}
+                marks={marks}
                 show={(value) => `${fraction(value)} a minute`}
                 series={[
                   { label: "completed", colour: "green", values: of((one) => one.completed, 0).map(rate), isFilled: true },
                   { label: "failed", colour: "red", values: of((one) => one.failed, 0).map(rate), isFilled: true },
-                  ...(type ? [] : [{ label: "enqueued", colour: "blue" as const, values: of((one) => one.enqueued, 0).map(rate) }]),
+                  ...(hasPushes ? [{ label: "enqueued", colour: "blue" as const, values: of((one) => one.enqueued, 0).map(rate) }] : []),
                 ]}
               />
             );
           }}
         </Shown>
+        {history.data?.counted_since && (
+          <p class="more quiet">
+            Counted among the newest jobs: those created since <Time at={history.data.counted_since} />.
+          </p>
+        )}
+        {deployed.length > 0 && (
+          <p class="more quiet">
+            New code came {many(deployed.length, "time")}, last <Time at={deployed[deployed.length - 1]?.at} />:{" "}
+            <span class="mono">{deployed[deployed.length - 1]?.code_version}</span>.
+          </p>
+        )}
       </Card>
       {TIMES.map(({ title, label, name }) => (
         <Card title={title} key={name}>
@@ -95,6 +109,7 @@ export function History({ queue, type, types, choose }: Of) {
                   theme={theme}
                   label={`${label}, in the last ${range}`}
                   times={times}
+                  marks={marks}
                   show={duration}
                   tick={duration}
                   distances={ROUND_MS}
@@ -110,6 +125,39 @@ export function History({ queue, type, types, choose }: Of) {
         </Card>
       ))}
     </div>
+  );
+}
+
+function Chooser({ subject, choices, choose }: Of) {
+  const chosen = subject ? `${subject.by} ${subject.name}` : "";
+  const change = (value: string): void => {
+    const place = value.indexOf(" ");
+    choose?.(place < 0 ? null : { by: value.slice(0, place) as Dimension, name: value.slice(place + 1) });
+  };
+  const groups = DIMENSIONS.map((by): [Dimension, [string, string][]] => {
+    const known = choices?.[by] ?? [];
+    const isKnown = subject?.by !== by || known.some(([value]) => value === subject.name);
+    return [by, isKnown || !subject ? known : [...known, [subject.name, subject.name]]];
+  });
+  return (
+    <label>
+      <span class="hidden">Charts of</span>
+      <select class="input" value={chosen} onChange={(event) => change(event.currentTarget.value)}>
+        <option value="">All jobs</option>
+        {groups.map(
+          ([by, known]) =>
+            known.length > 0 && (
+              <optgroup label={GROUPS[by]} key={by}>
+                {known.map(([value, label]) => (
+                  <option value={`${by} ${value}`} key={value}>
+                    {label}
+                  </option>
+                ))}
+              </optgroup>
+            ),
+        )}
+      </select>
+    </label>
   );
 }
 

@@ -9,6 +9,7 @@ from ojster.fleet.abilities import kind_of
 from ojster.fleet.claim_policies import IDLE_WORKERS, REQUIREMENTS_WAIT, AbilityPolicy, IdlePolicy, MatchingPolicy
 from ojster.fleet.lost_workers import forget_lost
 from ojster.fleet.unrunnable import why_unrunnable
+from ojster.fleet.worker_starts import forget_starts
 from ojster.fleet.workers import reap_silent_workers
 from ojster.jobs.claim_policy import NO_USAGE_PROBES, Claim, ClaimPolicy, UsageProbes
 from ojster.jobs.extension import DeletedCounts, Due, Extension
@@ -29,8 +30,9 @@ class FleetExtension(Extension):
         return Due(reap_silent_workers(tx))
 
     def forget(self, tx: Transaction, room: int) -> DeletedCounts:
-        """Delete workers that were lost long ago."""
-        return DeletedCounts(rows=forget_lost(tx, room))
+        """Delete workers that were lost, and starts of workers, of long ago."""
+        lost = forget_lost(tx, room)
+        return DeletedCounts(rows=lost + forget_starts(tx, room - lost))
 
     def selects(self, memory: Memory, request: Claim) -> str | None:
         """Return a name for what a worker that provides something, or is limited to some types, can take."""

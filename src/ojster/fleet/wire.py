@@ -21,6 +21,10 @@ class HandlerBody(Struct):
     versions: str = "*"
 
 
+CodeVersion = Annotated[str, Meta(min_length=1, max_length=100, description="Charts mark when a new one comes.")]
+"""Version, or digest, of the code that a worker runs."""
+
+
 class HeartbeatBody(FromWorker, Struct):
     """The heartbeat of a worker. ``active_jobs`` is a list of job ids, or their number beside ``active_job_ids``."""
 
@@ -41,6 +45,7 @@ class HeartbeatBody(FromWorker, Struct):
     job_types: JobTypes | None = None
     wait_ms: Annotated[int, Meta(ge=0, le=60_000, description="Wait for something to tell the worker.")] = 0
     capabilities: dict[str, Json] = {}
+    code_version: CodeVersion | None = None
 
     def idle(self) -> list[str]:
         """Warn of capabilities that no job can require."""

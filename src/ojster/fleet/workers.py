@@ -19,6 +19,7 @@ from ojster.core.tenant import called
 from ojster.fleet.abilities import PLAIN, Abilities, abilities_by_worker, decode_abilities, worker_rules_by_id
 from ojster.fleet.lost_workers import forget_loss, note_loss
 from ojster.fleet.requirements import read_provided
+from ojster.fleet.worker_starts import note_start
 from ojster.jobs.ending_attempts import confirm_ends_of_worker
 from ojster.jobs.extension import lock_with, settle
 from ojster.jobs.failure import Failure
@@ -59,6 +60,8 @@ class Heartbeat(msgspec.Struct, frozen=True):
     """The only tenant whose jobs it may run; ``None``: all tenants."""
     attempts: dict[str, int] = {}
     """The attempts of the active jobs, by id; a job whose attempt is another by now is lost."""
+    code_version: str | None = None
+    """Version, or digest, of the code that it runs; ``None``: it does not say."""
 
 
 class HeartbeatResponse(msgspec.Struct):
@@ -196,6 +199,7 @@ def _holds(beat: Heartbeat, job: Job) -> bool:
 def _announce(tx: Transaction, beat: Heartbeat, abilities: Abilities) -> None:
     """Tell of a worker that has started, or has come back."""
     forget_loss(tx, beat.worker_id)
+    note_start(tx, beat.worker_id, beat.hostname, beat.queues, beat.code_version)
     tx.emit_about(
         "worker.started",
         beat.worker_id,

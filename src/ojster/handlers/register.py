@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar, overload
 
 from ojster.client.interface import Client
 from ojster.core.declared_options import checks_options
+from ojster.handlers.code_version import code_version_of
 from ojster.handlers.codec import Codec, Codecs
 from ojster.handlers.cron_declaration import CronDeclaration
 from ojster.handlers.discovery import import_modules_named
@@ -91,6 +92,11 @@ class HandlerRegister(HandleOwner, ABC):
         """The version ranges of handlers that accept only some versions, sorted by job type."""
         declared = sorted(self.handlers.values(), key=lambda handler: handler.type)
         return tuple(handler.handled for handler in declared if handler.handled is not None)
+
+    @cached_property
+    def code_version(self) -> str | None:
+        """A short digest of the files with its handlers, as they are when it is first asked for; ``None``: no files."""
+        return code_version_of(handler.function for handler in self.handlers.values())
 
     @cached_property
     def job(self) -> JobDecorator:

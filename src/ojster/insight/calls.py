@@ -129,10 +129,14 @@ class InsightCalls(Calls):
         until: Moment = None,
         queue: str | None = None,
         type: str | None = None,
+        worker: str | None = None,
+        host: str | None = None,
     ) -> StatisticsHistoryAnswer:
         """Show the statistics history in steps of ``period`` (1m, 5m, 1h, 1d), of one ``queue``, one ``type``, or all.
 
-        For a type, attempts that have ended are counted, with the time that they had waited; ``enqueued`` is 0.
+        For a type, attempts that have ended are counted, with the time that they had waited; ``enqueued`` is 0. For a
+        ``worker`` or a ``host``, jobs that have ended are counted, each by its last attempt, among the newest 50,000:
+        ``counted_since`` is null if these are all. ``deployments`` are the times at which workers with new code came.
         """
 
     @Call(

@@ -14,6 +14,7 @@ from ojster.core.states import JobState
 from ojster.core.timestamps import format_optional
 from ojster.core.wire import JobCountsBody
 from ojster.fleet.service import FleetService
+from ojster.fleet.worker_starts import list_deployments
 from ojster.insight import task_history
 from ojster.insight.attention import Finding, attention
 from ojster.insight.calls import InsightCalls, ListConditions, Period, TaskCalls
@@ -25,12 +26,12 @@ from ojster.insight.wire import (
     FacetsAnswer,
     FacetValueBody,
     FailuresAnswer,
-    HistoryStepBody,
     ReplicaBody,
     StatisticsHistoryAnswer,
     SystemAnswer,
     SystemConfigurationAnswer,
 )
+from ojster.insight.work_of_workers import WorkerHistory, WorkerSpan, work_of_workers
 from ojster.jobs import statistics
 from ojster.jobs.answer_wire import DeadLetterLimitsInfo, DeadLetterStatisticsAnswer
 from ojster.jobs.filters import filter_of
@@ -159,6 +160,8 @@ class InsightService(CapabilityService, InsightCalls):
         until: int | None = None,
         queue: str | None = None,
         type: str | None = None,
+        worker: str | None = None,
+        host: str | None = None,
     ) -> StatisticsHistoryAnswer:
         """Return the work of the past, in steps.
 
@@ -170,11 +173,13 @@ class InsightService(CapabilityService, InsightCalls):
             The range, in microseconds since the epoch; by default the last hour.
         queue, type:
             The queue, or the job type, that is counted; ``None``: all.
+        worker, host:
+            The worker, or the host of workers, whose jobs are counted, among the newest ``MAX_JOBS``.
 
         Raises
         ------
         InvalidRequest
-            The range has more than ``MAX_HISTORY_STEPS`` steps, a name is malformed, or both are there.
+            The range has more than ``MAX_HISTORY_STEPS`` steps, a name is malformed, or there are two of them.
         Forbidden
             The caller may see some queues alone.
         """
@@ -186,12 +191,19 @@ class InsightService(CapabilityService, InsightCalls):
         step = _PERIODS[period]
         if (end - start) // (step * MINUTE) > MAX_HISTORY_STEPS:
             raise InvalidRequest(f"The range has over {MAX_HISTORY_STEPS} steps. Use a longer 'period'.", field="since")
-        if queue is not None and type is not None:
-            raise InvalidRequest("Name a queue or a type, not both: a type is counted over all queues.", field="type")
+        names = {"queue": queue, "type": type, "worker": worker, "host": host}
+        if len(named := [name for name, value in names.items() if value is not None]) > 1:
+            message = f"Name one of {', '.join(names)}, not two: each is counted over all of the others."
+            raise InvalidRequest(message, field=named[1])
         queue = None if queue is None else check_queue_name(queue)
         type = None if type is None else check_type(type)
-        steps = await self.scope.survey(statistics.history, Span(start, end, step, queue, type))
-        return StatisticsHistoryAnswer(period, [HistoryStepBody.of(at, work) for at, work in steps])
+        deployed = await self.scope.survey(list_deployments, (start, end))
+        if worker is None and host is None:
+            counted = WorkerHistory(await self.scope.survey(statistics.history, Span(start, end, step, queue, type)))
+        else:
+            span = WorkerSpan(start, end, step, worker, host)
+            counted = await self.scope.survey(work_of_workers, span)
+        return StatisticsHistoryAnswer.made_of(period, counted, deployed)
 
     async def dead_letters(self) -> DeadLetterStatisticsAnswer:
         """Return how many dead letters the caller sees, by queue and by error type, and how long they are kept."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Self
 
 from msgspec import UNSET, Struct, UnsetType
 
 from ojster.core.calls import Single, Whole
-from ojster.core.timestamps import format_timestamp
+from ojster.core.timestamps import format_optional, format_timestamp
 from ojster.core.wire import Count, JobCountsBody, Json, ThroughputBody, Timestamp
+from ojster.fleet.worker_starts import Deployment
 from ojster.insight.attention import Finding
 from ojster.insight.facets import Facet
 from ojster.insight.failures import FailureGroup
 from ojster.insight.task_values import TaskRun, TaskStatistics
+from ojster.insight.work_of_workers import WorkerHistory
 from ojster.jobs.statistics import Work
 
 
@@ -58,11 +60,31 @@ class HistoryStepBody(Struct):
         return cls(format_timestamp(at), *counts, *waits, *runs)
 
 
+class DeploymentBody(Struct):
+    """The first start of a worker with new code, and the queues that it serves."""
+
+    at: Timestamp
+    code_version: str
+    queues: list[str]
+
+
 class StatisticsHistoryAnswer(Whole):
-    """The statistics history, in steps of ``period``."""
+    """The statistics history, in steps of ``period``.
+
+    Of a worker or a host, jobs are counted that were created since ``counted_since``; null: all.
+    """
 
     period: str
     data: list[HistoryStepBody]
+    deployments: Sequence[DeploymentBody] = ()
+    counted_since: Timestamp | None = None
+
+    @classmethod
+    def made_of(cls, period: str, counted: WorkerHistory, deployed: Sequence[Deployment]) -> Self:
+        """Return the answer that shows work in steps, and when new code came."""
+        steps = [HistoryStepBody.of(at, work) for at, work in counted.steps]
+        marks = [DeploymentBody(format_timestamp(mark.at), mark.code_version, mark.queues) for mark in deployed]
+        return cls(period, steps, marks, format_optional(counted.counted_since))
 
 
 class ReplicaBody(Struct):

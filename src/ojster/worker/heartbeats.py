@@ -79,6 +79,7 @@ def heartbeat_of(worker: Described, attempts: dict[str, int]) -> Heartbeat:
         handlers=worker.app.handled,
         job_types=worker.job_types,
         capabilities=worker.capabilities,
+        code_version=worker.app.code_version,
     )
 
 

@@ -51,6 +51,7 @@ async def heartbeat(request: HttpRequest) -> Answer:
             job_types=None if body.job_types is None else types_of(body.job_types),
             capabilities=body.capabilities,
             attempts=body.attempts,
+            code_version=body.code_version,
         ),
         body.wait_ms / 1000,
     )

@@ -891,6 +891,21 @@ CREATE TABLE lost_workers (
 -- Lists the last ones, and finds those to be deleted.
 CREATE INDEX lost_workers_lost ON lost_workers (lost_at);
 
+-- Each start of a worker in the last sixty days: on which host it ran, and which code. Charts show the work of a host,
+-- also of workers that have stopped, and mark when new code came.
+CREATE TABLE worker_starts (
+    number       INTEGER PRIMARY KEY,
+    worker_id    TEXT    NOT NULL,
+    hostname     TEXT,
+    queues       TEXT    NOT NULL, -- a JSON array
+    code_version TEXT,             -- NULL: the worker does not say
+    is_new       INTEGER NOT NULL, -- 1: no worker of these queues ran this code just before
+    started_at   INTEGER NOT NULL
+) STRICT;
+
+-- Starts in a span of time, and the old ones.
+CREATE INDEX worker_starts_at ON worker_starts (started_at);
+
 -- What operators say of workers, whether these are present or not, as JSON.
 CREATE TABLE worker_rules (
     id      TEXT    PRIMARY KEY,
