@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from ojster.workflows.read import failed_steps
 from ojster.workflows.read.causes import Cause
+from ojster.workflows.read.selection import WorkflowFilter
 from ojster.workflows.read.step_pages import StepFilter
 from tests.workflows.bench import WorkflowBench, batch, chain, graph, group, job
 from tests.workflows.driver import every_step
@@ -105,3 +107,33 @@ async def test_a_workflow_shown_without_its_steps_says_which_failed_first_and_wh
     assert whole.error is not None
     assert info.error.failed_job_ids == whole.error.failed_job_ids
     assert [error["path"] for error in whole.error.errors] == ["0.1", "0.see"]
+
+
+async def test_a_list_says_of_each_failed_workflow_which_step_failed_first_and_why(
+    flow: WorkflowBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With as many statements for several workflows as for one."""
+    expected = {}
+    for body, message in (
+        (chain(group(job("b", id="see"), job("a"))), "The step '0.see' failed: Boom: it went wrong"),
+        (graph(job("b", id="x"), job("a", id="y", depends_on=["x"])), "The step 'x' failed: Boom: it went wrong"),
+        (chain(job("b", allow_failure=True), job("a")), None),
+        (chain(job("a")), None),
+    ):
+        await flow.create(body)
+        await flow.work("b")
+        expected[flow.id] = message
+    workflows = flow.service.workflows
+    page = await workflows.select(WorkflowFilter())
+    assert {one.id: one.error and one.error.message for one in page.workflows} == expected
+    first = page.workflows[-1]
+    assert first.error is not None
+    whole = (await workflows.show(first.id)).error
+    assert whole is not None
+    assert (first.error.failed_step, first.error.failed_job_ids) == ("0.see", whole.failed_job_ids)
+    assert [error["path"] for error in first.error.errors] == ["0.see"]
+    monkeypatch.setattr(failed_steps, "MAX_LOOKED_AT", 2)
+    shown = (await workflows.select(WorkflowFilter(states=("failed",)))).workflows
+    assert [one.error for one in shown] == [None, None], (
+        "what would take long to find is left to the page of a workflow"
+    )

@@ -139,7 +139,7 @@ def list_workflows(url: str, as_json: bool, limit: int, **filters: Any) -> None:
         print_json({"workflows": page.workflows, "total": page.total})
         return
     print_table(
-        ("id", "name", "type", "state", "# jobs", "# done", "# failed", "created"),
+        ("id", "name", "type", "state", "# jobs", "# done", "# failed", "created", "error"),
         [
             (
                 workflow.id,
@@ -149,7 +149,7 @@ def list_workflows(url: str, as_json: bool, limit: int, **filters: Any) -> None:
                 workflow.metadata.get("job_count"),
                 workflow.metadata.get("completed_count"),
                 workflow.metadata.get("failed_count"),
-                ago(parse_timestamp(workflow.created_at)),
+                *(ago(parse_timestamp(workflow.created_at)), workflow.error and workflow.error.message[:80]),
             )
             for workflow in page.workflows
         ],

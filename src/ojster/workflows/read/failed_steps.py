@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from ojster.core.job import NODE_BITS
 from ojster.storage.transaction import Transaction
 from ojster.workflows.read.info import WorkflowError
-from ojster.workflows.read.node_view import SELECT_NODES, NodeViews
+from ojster.workflows.read.node_view import SELECT_NODES, NodeView, NodeViews
 from ojster.workflows.stored_workflow import StoredWorkflow
 
 MAX_FAILED_STEPS: Final = 10
@@ -17,6 +18,16 @@ MAX_FAILED_STEPS: Final = 10
 
 MAX_MESSAGE: Final = 500
 """Maximum length of what is cited of the error of a step, in characters."""
+
+
+MAX_LOOKED_AT: Final = 10_000
+"""Maximum number of nodes of a workflow of which a list says which one failed first."""
+
+MAX_LOOKED_AT_IN_ALL: Final = 50_000
+"""Maximum number of nodes of the workflows of a page of which a list says it."""
+
+_IS_CAUSE: Final = "n.state = 'failed' AND n.tolerated = 0 AND (n.kind = 'job' OR n.error IS NOT NULL)"
+"""SQL for nodes whose own failure made their workflow fail."""
 
 
 def failed_steps(tx: Transaction, workflow: StoredWorkflow, cause: WorkflowError | None) -> WorkflowError:
@@ -31,10 +42,7 @@ def failed_steps(tx: Transaction, workflow: StoredWorkflow, cause: WorkflowError
         tx.execute(
             f"""
             {SELECT_NODES}
-            WHERE n.id BETWEEN :first AND :last
-                AND n.state = 'failed'
-                AND n.tolerated = 0
-                AND (n.kind = 'job' OR n.error IS NOT NULL)
+            WHERE n.id BETWEEN :first AND :last AND {_IS_CAUSE}
             ORDER BY n.finished_at, n.id
             LIMIT :most
             """,
@@ -42,22 +50,77 @@ def failed_steps(tx: Transaction, workflow: StoredWorkflow, cause: WorkflowError
         )
     )
     failed = list(views.nodes.values())
-    views.read_containers(tx)
-    views.read_specs(tx, tx.among, (tx.integers(sorted(views.nodes)),))
+    _prepare(tx, views)
     error = cause or WorkflowError("step_failed", "A step failed.")
     for node in failed:
-        view = views.view(node)
-        known = {} if isinstance(view.error, msgspec.UnsetType) else msgspec.json.decode(view.error)
-        members = error_members(known)
-        if node.job_id is not None:
-            error.failed_job_ids.append(node.job_id)
-        error.errors.append({"job_id": node.job_id, "step": view.id or view.path, "path": view.path, **members})
+        _add(error, views.view(node), node.job_id)
     if error.errors and cause is None:
-        first = error.errors[0]
-        error.failed_step = first["path"]
-        why = ": ".join(filter(None, (first["type"], first["message"])))
-        error.message = f"The step {first['path']!r} failed: {why}"[:MAX_MESSAGE]
+        _name(error)
     return error
+
+
+def first_failures(tx: Transaction, workflows: Sequence[StoredWorkflow]) -> dict[int, WorkflowError]:
+    """Return the error of each failed workflow with the step that failed first, by the ``seq`` of the workflow.
+
+    There are as many statements for one workflow as for a page of them. Workflows with more nodes than
+    ``MAX_LOOKED_AT``, and those at the end of a page with more than ``MAX_LOOKED_AT_IN_ALL``, are left out: no index
+    has the failed nodes.
+    """
+    few, nodes = [], 0
+    for workflow in workflows:
+        nodes += min(workflow.nodes, MAX_LOOKED_AT)
+        if workflow.nodes <= MAX_LOOKED_AT and nodes <= MAX_LOOKED_AT_IN_ALL:
+            few.append(workflow.seq)
+    if not few:
+        return {}
+    rows = tx.execute(
+        f"""
+        SELECT (
+            SELECT n.id
+            FROM nodes AS n
+            WHERE n.id >= (w.seq << {NODE_BITS}) AND n.id < ((w.seq + 1) << {NODE_BITS}) AND {_IS_CAUSE}
+            ORDER BY n.finished_at, n.id
+            LIMIT 1
+        )
+        FROM workflows AS w
+        WHERE w.seq {tx.among}
+        """,
+        (tx.integers(few),),
+    )
+    ids = sorted(id for (id,) in rows if id is not None)
+    if not ids:
+        return {}
+    views = NodeViews(tx.execute(f"{SELECT_NODES} WHERE n.id {tx.among}", (tx.integers(ids),)))
+    failed = list(views.nodes.values())
+    _prepare(tx, views)
+    errors = {}
+    for node in failed:
+        error = errors[node.workflow] = WorkflowError("step_failed", "A step failed.")
+        _add(error, views.view(node), node.job_id)
+        _name(error)
+    return errors
+
+
+def _prepare(tx: Transaction, views: NodeViews) -> None:
+    """Read what views of nodes need besides."""
+    views.read_containers(tx)
+    views.read_specs(tx, tx.among, (tx.integers(sorted(views.nodes)),))
+
+
+def _add(error: WorkflowError, view: NodeView, job_id: str | None) -> None:
+    """Add a step that failed."""
+    known = {} if isinstance(view.error, msgspec.UnsetType) else msgspec.json.decode(view.error)
+    if job_id is not None:
+        error.failed_job_ids.append(job_id)
+    error.errors.append({"job_id": job_id, "step": view.id or view.path, "path": view.path, **error_members(known)})
+
+
+def _name(error: WorkflowError) -> None:
+    """Let an error say which step failed first, and why."""
+    first = error.errors[0]
+    error.failed_step = first["path"]
+    why = ": ".join(filter(None, (first["type"], first["message"])))
+    error.message = f"The step {first['path']!r} failed: {why}"[:MAX_MESSAGE]
 
 
 def error_members(known: Mapping[str, Any]) -> dict[str, Any]:

@@ -257,7 +257,7 @@ class WorkflowInfo(msgspec.Struct, omit_defaults=True):
     params:
         Values of its parameters, as JSON.
     result, error:
-        Its result as JSON, or why it failed.
+        Its result as JSON, or why it failed. In lists, the error names the step that failed first.
     retries:
         Number of retries of its steps by ``retry``; 0 by default.
     definition, definition_version, target:

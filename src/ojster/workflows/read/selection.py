@@ -13,8 +13,9 @@ from ojster.core.parsing import Bounded, PageLimit, PageOffset
 from ojster.jobs.sweeps import WalkMatch, WalkResult, WalkStep, take_step
 from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
+from ojster.workflows.read.failed_steps import first_failures
 from ojster.workflows.read.info import WorkflowPage
-from ojster.workflows.read.views import summary_of, workflow_rows
+from ojster.workflows.read.views import FAILED, summary_of, workflow_rows
 from ojster.workflows.read.waiting import find_waits, waits_for
 from ojster.workflows.stored_workflow import IS_CANCELLING, IS_VISIBLE, StoredWorkflow
 from ojster.workflows.wait import WaitingFor
@@ -87,7 +88,12 @@ def list_workflows(tx: Transaction, chosen: WorkflowFilter) -> WorkflowPage:
         workflows = workflows[: chosen.limit]
         before = workflows[-1].seq if more else None
     waits = find_waits(tx, [workflow.seq for workflow in workflows if workflow.finished_at is None])
-    return WorkflowPage([summary_of(workflow, waits.get(workflow.seq, ())) for workflow in workflows], total, before)
+    failed = [workflow for workflow in workflows if workflow.state in FAILED and workflow.error is None]
+    errors = first_failures(tx, failed)
+    shown = [summary_of(workflow, waits.get(workflow.seq, ())) for workflow in workflows]
+    for workflow, info in zip(workflows, shown, strict=True):
+        info.error = errors.get(workflow.seq, info.error)
+    return WorkflowPage(shown, total, before)
 
 
 def conditions(chosen: WorkflowConditions) -> tuple[str, dict[str, Any]]:

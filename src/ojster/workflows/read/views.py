@@ -43,7 +43,7 @@ MAX_WORKFLOW_ERRORS: Final = 100
 MOST_SHOWN_STEPS: Final = 1_000
 """Number of steps up to which a workflow is shown whole, unless the caller asks for another."""
 
-_FAILED: Final = frozenset({"failed", "compensated", "compensating"})
+FAILED: Final = frozenset({"failed", "compensated", "compensating"})
 """States of workflows that have an error."""
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -90,7 +90,7 @@ def _summary(tx: Transaction, workflow: StoredWorkflow) -> WorkflowInfo:
 def _with_failures(tx: Transaction, workflow: StoredWorkflow) -> WorkflowInfo:
     """Return a workflow without its steps, with what they wait for, or why they failed."""
     info = _summary(tx, workflow)
-    if workflow.state in _FAILED:
+    if workflow.state in FAILED:
         info.error = failed_steps(tx, workflow, info.error)
     return info
 
@@ -195,7 +195,7 @@ class _View:
             setattr(info, branch.name or "", self._step(branch))
         if main.state == NodeState.COMPLETED:
             info.result = msgspec.Raw(outcomes(self._tx, [main.id])[main.id].result or b"null")
-        if workflow.state in _FAILED:
+        if workflow.state in FAILED:
             info.error = self._error(main, info.error)
         elif workflow.state == "cancelled" and info.error is None and (error := self._error(main, None)).errors:
             info.error = error
