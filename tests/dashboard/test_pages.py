@@ -306,10 +306,10 @@ async def test_a_queue_is_emptied_after_its_name_was_typed(bench: Bench, server:
 async def test_a_queue_that_is_full_is_seen_and_its_limit_changed(bench: Bench, server: str, page: Page) -> None:
     await bench.push(queue="mail")
     await open_page(page, server, "queues/mail")
-    await page.get_by_role("button", name="Change").click()
-    await page.get_by_label("JSON").fill('{"backpressure": {"max_depth": 1, "strategy": "reject"}}')
-    await page.get_by_role("button", name="Save").click()
-    await page.get_by_text("The settings were changed.").wait_for()
+    await page.get_by_label("Waiting jobs").fill("1")
+    await page.get_by_role("button", name="Preview the change").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Change it").click()
+    await page.get_by_text("The settings of mail were changed.").wait_for()
     pushed = await page.request.post(
         f"{server}/ojs/v1/jobs", data={"type": "x", "args": [], "options": {"queue": "mail"}}
     )

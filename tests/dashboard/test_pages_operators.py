@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ojster.audit.entries import AuditEvent
+from ojster.queues.answer_wire import QueueConfigurationBody
 from tests.browser import needs_browser
 from tests.conftest import Bench
 from tests.dashboard.conftest import BUILT
@@ -76,3 +77,80 @@ async def test_the_audit_log_is_read_in_words_and_narrowed_to_who_what_and_when(
     await page.get_by_label("What", exact=True).fill("pause_*")
     await page.keyboard.press("Enter")
     await page.get_by_text("No such entries").wait_for()
+
+
+async def test_the_queue_in_trouble_comes_first_and_its_limits_are_controls_that_say_what_they_mean(
+    bench: Bench, server: str, page: Page
+) -> None:
+    bench.clock.advance(-600)
+    for number in range(4):
+        await bench.push(queue="late", args=[number])
+    bench.clock.advance(600)
+    await bench.fetch("late", count=2)
+    await bench.push(queue="early")
+    await open_page(page, server, "queues")
+    queues = page.get_by_role("table", name="Queues")
+    await queues.get_by_text("10 min").wait_for()
+    assert [await row.get_by_role("link").inner_text() for row in (await queues.get_by_role("row").all())[1:]] == [
+        "late",
+        "early",
+    ]
+    assert await faults(page) == []
+    await page.get_by_role("group", name="Order").get_by_role("button", name="By name").click()
+    await queues.get_by_role("row").nth(1).get_by_role("link", name="early").wait_for()
+
+    await open_page(page, server, "queues/late")
+    await page.get_by_text("2 run now").wait_for()
+    assert await page.get_by_role("button", name="Preview the change").is_disabled()
+    await page.get_by_label("Jobs at once").fill("1")
+    starts = page.get_by_label("Starts", exact=True)
+    await starts.fill("90")
+    await page.get_by_label("Waiting jobs").fill("1")
+    await page.get_by_label("When it is full").select_option("discard the oldest job")
+    assert await faults(page) == []
+    await page.get_by_role("button", name="Preview the change").click()
+    dialog = page.get_by_role("dialog")
+    words = await dialog.inner_text()
+    for said in (
+        "5 settings would change",
+        "90 in 1 min",
+        "2 jobs run now. They go on, and none starts until fewer than 1 run.",
+        "2 jobs wait now: the next push discards up to 2 of them, the oldest.",
+    ):
+        assert said in words
+    assert await faults(page) == []
+    limits = (await bench.service.queues.configuration("late")).configuration
+    assert limits.concurrency is None, "nothing was changed"
+    await dialog.get_by_role("button", name="Change it").click()
+    await page.get_by_text("2 of 1 run now").wait_for()
+    await page.get_by_text("2 of 1 wait now").wait_for()
+    limits = (await bench.service.queues.configuration("late")).configuration
+    assert limits.backpressure is not None
+    assert (limits.concurrency, limits.backpressure.strategy) == (1, "drop_oldest")
+    await page.get_by_role("button", name="Undo").click()
+    await page.get_by_text("2 of 1 run now").wait_for(state="detached")
+    assert (await bench.service.queues.configuration("late")).configuration == QueueConfigurationBody()
+    await page.get_by_label("Jobs at once").fill("many")
+    await page.get_by_role("button", name="Preview the change").click()
+    await page.get_by_text("Jobs at once: many is no whole number.").wait_for()
+
+
+async def test_the_limits_of_a_key_are_replaced_for_a_while(bench: Bench, server: str, page: Page) -> None:
+    for _ in range(3):
+        await bench.push(rate_limit={"key": "stripe", "concurrency": 2})
+    await bench.fetch(count=3)
+    await open_page(page, server, "queues")
+    limits = page.get_by_role("table", name="Rate limits")
+    await limits.get_by_text("2 of 2").wait_for()
+    await limits.get_by_role("button", name="Replace the limits of stripe").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("Jobs at once").fill("1")
+    await dialog.get_by_text("2 run now: none starts until fewer than 1 do").wait_for()
+    assert await faults(page) == []
+    await dialog.get_by_role("button", name="Replace them").click()
+    await limits.get_by_text("2 of 1").wait_for()
+    replaced = (await bench.service.rate_limits.find("stripe")).override
+    assert replaced
+    assert replaced.expires_at
+    await limits.get_by_role("button", name="Take back what replaces the limits of stripe").click()
+    await limits.get_by_text("2 of 2").wait_for()

@@ -1,11 +1,12 @@
-import { Link } from "wouter-preact";
+import { Link, useLocation, useSearch } from "wouter-preact";
 import { accepted, client, type Schemas } from "../api/client";
 import { useIsGlobal, useMay } from "../api/session";
 import { useData } from "../api/use";
 import { type Dialogs, useDialogs } from "../ui/dialogs";
-import { compact, duration, many, number } from "../ui/format";
-import { Button, Card, Empty, Page, Shown, Table } from "../ui/parts";
+import { compact, duration, many, number, since } from "../ui/format";
+import { Button, Card, Empty, Page, Segments, Shown, Table } from "../ui/parts";
 import { State } from "../ui/states";
+import { RateLimits } from "./RateLimits";
 
 /** Pauses a queue, or lets it go on; either can be undone. */
 export async function switchQueue({ act }: Dialogs, name: string, isPaused: boolean, reload: () => void): Promise<void> {
@@ -24,6 +25,17 @@ export async function switchQueue({ act }: Dialogs, name: string, isPaused: bool
   );
 }
 
+type Order = "trouble" | "name";
+
+const ORDERS: [Order, string][] = [
+  ["trouble", "By trouble"],
+  ["name", "By name"],
+];
+
+/** A number, and its maximum if there is one. */
+const of = (value: number, most: number | null | undefined): string =>
+  most === null || most === undefined ? compact(value) : `${compact(value)} of ${compact(most)}`;
+
 export function QueuesPage() {
   return useIsGlobal() ? <AllQueues /> : <OwnQueues />;
 }
@@ -31,14 +43,19 @@ export function QueuesPage() {
 function AllQueues() {
   const dialogs = useDialogs();
   const may = useMay();
+  const [path, go] = useLocation();
+  const order: Order = new URLSearchParams(useSearch()).get("sort") === "name" ? "name" : "trouble";
   const queues = useData(
-    "queues",
-    () => accepted(client.GET("/ojs/v1/admin/queues", { params: { query: { per_page: "100" } } })),
+    `queues ${order}`,
+    () => accepted(client.GET("/ojs/v1/admin/queues", { params: { query: { per_page: "100", sort: order } } })),
     { kinds: ["job", "queue"] },
   );
   type Row = Schemas["AdminQueueBody"];
   return (
-    <Page title="Queues">
+    <Page
+      title="Queues"
+      actions={<Segments label="Order" of={ORDERS} chosen={order} choose={(next) => go(`${path}?sort=${next}`, { replace: true })} />}
+    >
       <Card isBare>
         <Shown of={queues} rows={8}>
           {({ items, pagination }) => (
@@ -59,13 +76,14 @@ function AllQueues() {
                     ),
                   },
                   { label: "State", cell: (queue) => <State state={queue.paused ? "paused" : "open"} /> },
-                  { label: "Waiting", className: "num", cell: (queue) => compact(queue.counts.available ?? 0) },
-                  { label: "Running", className: "num", cell: (queue) => compact(queue.counts.active ?? 0) },
-                  { label: "Retrying", className: "num wide", cell: (queue) => compact(queue.counts.retryable ?? 0) },
-                  { label: "Scheduled", className: "num wide", cell: (queue) => compact(queue.counts.scheduled ?? 0) },
+                  { label: "Oldest waits", className: "num nowrap", cell: (queue) => queue.oldest_available_at && since(queue.oldest_available_at) },
+                  { label: "Waiting", className: "num", cell: (queue) => of(queue.depth, queue.max_depth) },
+                  { label: "Running", className: "num", cell: (queue) => of(queue.counts.active ?? 0, queue.limits.concurrency) },
                   { label: "Per minute", className: "num wide", cell: (queue) => compact(queue.throughput.processed_per_minute) },
                   { label: "Failed", className: "num wider", cell: (queue) => compact(queue.throughput.failed_per_minute) },
-                  { label: "Wait, 95 %", className: "num wider", cell: (queue) => duration(queue.latency_ms.p95) },
+                  { label: "Wait, half", className: "num wide nowrap", cell: (queue) => duration(queue.latency_ms.p50) },
+                  { label: "95 %", className: "num wide nowrap", cell: (queue) => duration(queue.latency_ms.p95) },
+                  { label: "99 %", className: "num wider nowrap", cell: (queue) => duration(queue.latency_ms.p99) },
                   {
                     label: "",
                     className: "num",
@@ -89,7 +107,7 @@ function AllQueues() {
         </Shown>
       </Card>
       {may("admin") && <Pools />}
-      <Limits />
+      <RateLimits />
     </Page>
   );
 }
@@ -109,27 +127,6 @@ function Pools() {
           { label: "Strategy", cell: (pool) => pool.strategy },
           { label: "Workers", className: "num", cell: (pool) => pool.active_workers },
           { label: "Running", className: "num", cell: (pool) => `${compact(pool.active_jobs)}${pool.concurrency ? ` of ${compact(pool.concurrency)}` : ""}` },
-        ]}
-      />
-    </Card>
-  );
-}
-
-function Limits() {
-  const limits = useData("limits", () => accepted(client.GET("/ojs/v1/rate-limits", { params: { query: { per_page: "100" } } })), {
-    kinds: ["job"],
-  });
-  if (!limits.data?.items.length) return null;
-  return (
-    <Card title="Rate limits" isBare>
-      <Table
-        label="Rate limits"
-        rows={limits.data.items}
-        keyOf={(limit) => limit.key}
-        columns={[
-          { label: "Key", className: "grow", cell: (limit) => <code>{limit.key}</code> },
-          { label: "Waiting", className: "num", cell: (limit) => compact(limit.waiting_count) },
-          { label: "When reached", cell: (limit) => limit.on_limit },
         ]}
       />
     </Card>

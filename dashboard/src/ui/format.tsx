@@ -107,11 +107,16 @@ const joined = (large: number, unit: Unit, small: number, smaller: Unit): string
 const ISO = /^P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:([\d.]+)S)?)?$/;
 const ISO_SECONDS = [604_800, 86_400, 3_600, 60, 1];
 
-/** A duration as the API writes it, `PT30M`, as people do; anything else stays as it is. */
-export function period(text: string): string {
+/** The seconds of a duration as the API writes it, `PT30M`; `null` if it is none. */
+export function secondsOf(text: string): number | null {
   const parts = ISO.exec(text)?.slice(1);
-  if (!parts) return text;
-  return duration(1000 * ISO_SECONDS.reduce((sum, seconds, place) => sum + seconds * Number(parts[place] ?? 0), 0));
+  return parts ? ISO_SECONDS.reduce((sum, seconds, place) => sum + seconds * Number(parts[place] ?? 0), 0) : null;
+}
+
+/** A duration as the API writes it, as people do; anything else stays as it is. */
+export function period(text: string): string {
+  const seconds = secondsOf(text);
+  return seconds === null ? text : duration(1000 * seconds);
 }
 
 /** A size in bytes; its units are the same in all languages. */
