@@ -59,6 +59,7 @@ async def test_a_step_and_what_follows_it_run_again_as_a_new_workflow(
     flow.id = first.id
     old = await flow.look()
     assert (old.state, old.forks) == ("completed", [forked.id])
+    assert (await flow.service.workflows.show(first.id, steps=False)).forks == [forked.id]
     assert [step.job_id for step in old.walk()] == [step.job_id for step in first.walk()]
 
 

@@ -15,6 +15,7 @@ import { Button, Card, Copy, Empty, Facts, JobLink, Page, Shown, Table, Tabs, Tu
 import { type JsonSchema, SchemaForm } from "../ui/schema-form";
 import { State } from "../ui/states";
 import { FlowTab, FlowWaits, useFlow } from "./Flow";
+import { canFork, ForkDialog, Forks } from "./Fork";
 import { NoteList } from "./Job";
 import { jobsOf, nameOf, Progress } from "./Workflows";
 
@@ -62,7 +63,9 @@ async function readFlowSteps(id: string): Promise<Schemas["StepsAnswer"]> {
 
 export function WorkflowPage({ id }: { id: string }) {
   const [tab, setTab] = useState<Tab>("graph");
+  const may = useMay();
   const [chosen, setChosen] = useState<Row | null>(null);
+  const [forked, setForked] = useState<{ step: string | null; jobId?: string | null } | null>(null);
   const live = { kinds: ["workflow" as const, "job" as const], id };
   const workflow = useData(
     `workflow ${id}`,
@@ -99,9 +102,19 @@ export function WorkflowPage({ id }: { id: string }) {
               {shown.target && <>for {shown.target}</>}
             </>
           }
-          actions={<Actions workflow={shown} reload={workflow.reload} />}
+          actions={
+            <>
+              {may("cancel") && canFork(shown) && (
+                <Button icon="branch" onClick={() => setForked({ step: null, jobId: flow.data?.job_id })}>
+                  Fork workflow
+                </Button>
+              )}
+              <Actions workflow={shown} reload={workflow.reload} />
+            </>
+          }
         >
           <Progress workflow={shown} />
+          <Forks workflow={shown} />
           <Waiting workflow={shown} reload={workflow.reload} />
           {flow.data && !shown.finished && <FlowWaits id={id} flow={flow.data} reload={flow.reload} />}
           {shown.error && (
@@ -141,7 +154,16 @@ export function WorkflowPage({ id }: { id: string }) {
             {tab === "notes" && <Notes id={id} />}
             {tab === "runs" && <Runs workflow={shown} />}
           </section>
-          {chosen && <StepDialog id={id} step={chosen} close={() => setChosen(null)} reload={workflow.reload} />}
+          {chosen && (
+            <StepDialog
+              id={id}
+              step={chosen}
+              close={() => setChosen(null)}
+              reload={workflow.reload}
+              fork={canFork(shown) ? () => (setForked({ step: chosen.path, jobId: chosen.job_id }), setChosen(null)) : undefined}
+            />
+          )}
+          {forked && <ForkDialog workflow={shown} {...forked} close={() => setForked(null)} />}
         </Page>
       )}
     </Shown>
@@ -449,7 +471,8 @@ function Steps({ rows, choose }: { rows: Row[]; choose: (row: Row) => void }) {
   );
 }
 
-function StepDialog(props: { id: string; step: Row; close: () => void; reload: () => void }) {
+/** A step; `fork`: begins a fork from it, if its workflow can be forked. */
+function StepDialog(props: { id: string; step: Row; close: () => void; reload: () => void; fork?: () => void }) {
   const { id, step } = props;
   const may = useMay();
   const { act } = useDialogs();
@@ -508,6 +531,11 @@ function StepDialog(props: { id: string; step: Row; close: () => void; reload: (
         {job.data && <Json value={job.data.args} label="its inputs" />}
         {job.data?.result !== undefined && <Json value={job.data.result} label="its output" />}
         <div class="buttons">
+          {may("cancel") && props.fork && step.kind !== "sleep" && step.kind !== "update" && (
+            <Button icon="branch" onClick={props.fork}>
+              Fork from this step
+            </Button>
+          )}
           {may("cancel") && !isAsked && (step.state === "failed" || step.state === "cancelled") && (
             <Button icon="retry" onClick={() => void change("retry")}>
               Run it again

@@ -88,8 +88,9 @@ def _summary(tx: Transaction, workflow: StoredWorkflow) -> WorkflowInfo:
 
 
 def _with_failures(tx: Transaction, workflow: StoredWorkflow) -> WorkflowInfo:
-    """Return a workflow without its steps, with what they wait for, or why they failed."""
+    """Return a workflow without its steps, with what they wait for, or why they failed, and its forks."""
     info = _summary(tx, workflow)
+    info.forks = find_forks(tx, workflow)
     if workflow.state in FAILED:
         info.error = failed_steps(tx, workflow, info.error)
     return info
@@ -98,7 +99,6 @@ def _with_failures(tx: Transaction, workflow: StoredWorkflow) -> WorkflowInfo:
 def _without_steps(tx: Transaction, workflow: StoredWorkflow) -> WorkflowInfo:
     """Return a workflow that has too many steps to be shown with it, with its result or error."""
     info = _with_failures(tx, workflow)
-    info.forks = find_forks(tx, workflow)
     info.steps_omitted = True
     if workflow.state == "completed":
         ((main,),) = tx.execute(
