@@ -12,6 +12,7 @@ import pytest
 
 from ojster.audit.entries import AuditQuery
 from ojster.core.durations import HOUR
+from ojster.jobs import sweeps
 from tests.conftest import Bench, Http
 
 pytestmark = pytest.mark.anyio
@@ -319,3 +320,26 @@ async def test_a_dry_run_of_jobs_that_are_named_is_refused(http: Http, bench: Be
     answer = await http("POST", "/ojs/v1/jobs/bulk/cancel", {"job_ids": [job.id], "dry_run": True})
     assert (answer.status_code, answer.json()["error"]["details"]["field"]) == (400, "dry_run")
     assert (await bench.find(job)).state == "available"
+
+
+@pytest.mark.parametrize(("family", "total"), [("batch", "summary.total"), ("bulk", "total_matched")])
+async def test_a_filter_is_worked_through_in_parts_that_end_where_the_caller_stops(
+    http: Http, bench: Bench, monkeypatch: pytest.MonkeyPatch, family: str, total: str
+) -> None:
+    monkeypatch.setattr(sweeps, "PART_ROWS", 4)
+    for number in range(10):
+        await bench.push("ab"[number % 2])
+    cursor, matched = "0", list[int]()
+    while cursor is not None:
+        body = {"filter": {"type": "a"}, "cursor": cursor}
+        answer = (await http("POST", f"/ojs/v1/jobs/{family}/cancel", body)).json()
+        if not matched:
+            await bench.push("a")  # after the first part: it is not changed
+        cursor = answer["next_cursor"]
+        for name in total.split("."):
+            answer = answer[name]
+        matched.append(answer)
+    assert matched == [2, 2, 1]
+    assert (await bench.service.jobs.count())["default"] == {"available": 6, "cancelled": 5}
+    wrong = await http("POST", f"/ojs/v1/jobs/{family}/cancel", {"filter": {"type": "a"}, "cursor": "x"})
+    assert (wrong.status_code, wrong.json()["error"]["code"]) == (400, "invalid_request")

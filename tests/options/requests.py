@@ -79,6 +79,7 @@ BULK: Final = {
     "job_ids": With([OTHER]),
     "filter": With({"type": "b"}, {"job_ids": None}),
     "dry_run": With(True, {"job_ids": None, "filter": {"type": "a"}}),
+    "cursor": With("0", {"job_ids": None, "filter": {"type": "a"}}),
     "mode": With("atomic", {"job_ids": [JOB, UNKNOWN]}),
     "atomicity": With("atomic", {"job_ids": [JOB, UNKNOWN]}),
     "idempotency_key": With(
@@ -860,6 +861,8 @@ COMBINATIONS: Final[list[tuple[str, dict[str, Any]]]] = [
     ("CronBody", {"type": None, "job_template": step(), "status": "paused"}),
     ("BatchSchema", {"mode": "partial", "atomicity": "atomic"}),
     ("BulkSteeringBody", {"job_ids": [JOB], "filter": {"type": "a"}}),
+    ("BulkSteeringBody", {"job_ids": [JOB], "cursor": "0"}),
+    ("BulkSteeringBody", {"filter": {"type": "a"}, "cursor": "0", "dry_run": True}),
     ("ActivationBody", {"result": 1, "error": "no"}),
     ("AdjustmentBody", {"priority": 1, "priority_adjustment": 1}),
     ("QueueDeletionBody", {"strategy": "discard", "target_queue": "other"}),

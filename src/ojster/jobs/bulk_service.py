@@ -17,7 +17,7 @@ from ojster.jobs.filter_walk import JobFilter, walk
 from ojster.jobs.idempotency import Key, StoredReply
 from ojster.jobs.scope import CapabilityService, accepted
 from ojster.jobs.service import MAX_WAIT_SECONDS
-from ojster.jobs.sweeps import Course, Sweep, SweepBatch, sweep_all
+from ojster.jobs.sweeps import Course, Sweep, SweepBatch, sweep_all, sweep_part
 
 log = logging.getLogger(__name__)
 
@@ -118,6 +118,33 @@ class BulkService(CapabilityService):
         InvalidRequest
             The action is not allowed in one of the chosen states.
         """
+        chosen, batch = self._checked(action, chosen)
+        sweep = await sweep_all(self.database, _COURSE, chosen, batch, dry_run=dry_run)
+        if not (quietly or dry_run):
+            await self.database.run(bulks.conclude, Summary(action, sweep.matched, sweep.succeeded))
+        return sweep
+
+    async def sweep_part(self, action: Action, chosen: JobFilter, position: tuple[int, int] | None) -> Sweep:
+        """Perform a part of a sweep, so that its caller can show progress, or stop; the result has the next position.
+
+        Parameters
+        ----------
+        position:
+            ``next`` of the part before; ``None``: this is the first one.
+
+        Raises
+        ------
+        InvalidRequest
+            The action is not allowed in one of the chosen states.
+        """
+        chosen, batch = self._checked(action, chosen)
+        sweep = await sweep_part(self.database, _COURSE, chosen, batch, position)
+        if sweep.matched:
+            await self.database.run(bulks.conclude, Summary(action, sweep.matched, sweep.succeeded))
+        return sweep
+
+    def _checked(self, action: Action, chosen: JobFilter) -> tuple[JobFilter, SweepBatch]:
+        """Return the filter of a sweep, within the caller's scope, and its batches without ids."""
         states = chosen.states or DEFAULT_STATES[action]
         if wrong := [state for state in states if state not in ALLOWED_STATES[action]]:
             raise InvalidRequest(
@@ -132,8 +159,4 @@ class BulkService(CapabilityService):
             )
         self.scope.check_queue(chosen.queue)
         chosen = msgspec.structs.replace(self.scope.of_tenant(chosen), states=states)
-        batch = SweepBatch(action, (), states, self.scope.who)
-        sweep = await sweep_all(self.database, _COURSE, chosen, batch, dry_run=dry_run)
-        if not (quietly or dry_run):
-            await self.database.run(bulks.conclude, Summary(action, sweep.matched, sweep.succeeded))
-        return sweep
+        return chosen, SweepBatch(action, (), states, self.scope.who)

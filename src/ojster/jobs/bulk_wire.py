@@ -44,6 +44,8 @@ class BatchAnswer(Struct):
     count: Count | UnsetType = UNSET
     dry_run: Literal[True] | UnsetType = UNSET
     as_of: Timestamp | UnsetType = UNSET
+    next_cursor: str | UnsetType | None = UNSET
+    """Where the next part begins, if the request has a ``cursor``; null: this was the last one."""
     warnings: list[str] | UnsetType = UNSET
 
 
@@ -106,6 +108,8 @@ class BulkChangedAnswer(Struct):
     deleted: Count | UnsetType = UNSET
     dry_run: Literal[True] | UnsetType = UNSET
     as_of: Timestamp | UnsetType = UNSET
+    next_cursor: str | UnsetType | None = UNSET
+    """Where the next part begins, if the request has a ``cursor``; null: this was the last one."""
 
 
 class SweepErrorBody(Struct):

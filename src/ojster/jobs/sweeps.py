@@ -6,7 +6,7 @@ how the rows of a table are selected, and what becomes of them.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -18,6 +18,9 @@ from ojster.storage.transaction import Transaction
 
 SWEEP_BATCH_SIZE: Final = 200
 """Maximum weight of what a sweep changes in one transaction: a few milliseconds of work. A job has the weight 1."""
+
+PART_ROWS: Final = 5_000
+"""Maximum number of rows that a sweep in parts examines before its caller is asked again: about half a second."""
 
 MAX_ITEM_RESULTS: Final = 1_000
 """Maximum number of results for single items that a bulk operation returns."""
@@ -40,11 +43,14 @@ class WalkStep(msgspec.Struct, Generic[F], frozen=True):
         ``seq`` at which the previous step ended; 0 in the first step.
     until:
         ``seq`` at which the walk ends, so that it terminates while rows are added; ``None``: the latest at this step.
+    window:
+        Maximum number of rows that the step scans; ``None``: as many as a step of such a walk usually does.
     """
 
     chosen: F
     after: int = 0
     until: int | None = None
+    window: int | None = None
 
 
 class WalkResult(msgspec.Struct, Generic[F], frozen=True):
@@ -78,7 +84,7 @@ Select = Callable[[Transaction, F, str, dict[str, Any]], list[WalkMatch]]
 
 def take_step(tx: Transaction, step: WalkStep[F], table: str, window: int, select: Select[F]) -> WalkResult[F]:
     """Execute one step of a walk over a table. It scans at most ``window`` rows, however few match."""
-    until = step.until
+    until, window = step.until, step.window or window
     if until is None:
         ((until,),) = tx.execute(f"SELECT coalesce(max(seq), 0) FROM {table}")
     bounds = {"after": step.after, "until": until, "window": window}
@@ -90,7 +96,7 @@ def take_step(tx: Transaction, step: WalkStep[F], table: str, window: int, selec
     # The limit keeps the planner from reading all rows in a state by another index, to sort them by seq.
     rows_of_step = f"(SELECT * FROM {table} WHERE seq > :after AND seq <= :last ORDER BY seq LIMIT :window)"
     matches = select(tx, step.chosen, rows_of_step, bounds)
-    following = WalkStep(step.chosen, last, until) if rows == window else None
+    following = WalkStep(step.chosen, last, until, step.window) if rows == window else None
     return WalkResult([match.id for match in matches], following, [match.weight for match in matches])
 
 
@@ -111,17 +117,23 @@ async def parts(
     step: WalkStep[F] | None = WalkStep(chosen)
     while step is not None:
         result: WalkResult[F] = await database.read(walk, step)
-        ids: list[str] = []
-        total = 0
-        for id, weight in zip(result.ids, result.weights or [1] * len(result.ids), strict=True):
-            if ids and total + weight > most:
-                yield ids, total
-                ids, total = [], 0
-            ids.append(id)
-            total += weight
-        if ids:
-            yield ids, total
+        for part in _batches(result, most):
+            yield part
         step = result.next
+
+
+def _batches(result: WalkResult[F], most: int) -> Iterator[tuple[list[str], int]]:
+    """Yield what a step has found in batches of at most a weight, each with its weight."""
+    ids: list[str] = []
+    total = 0
+    for id, weight in zip(result.ids, result.weights or [1] * len(result.ids), strict=True):
+        if ids and total + weight > most:
+            yield ids, total
+            ids, total = [], 0
+        ids.append(id)
+        total += weight
+    if ids:
+        yield ids, total
 
 
 class SweepBatch(msgspec.Struct, frozen=True):
@@ -169,6 +181,9 @@ class Sweep:
         that finished later.
     deleted:
         The ids of all that was deleted, as events name them.
+    next:
+        If a part was asked for, where the next one begins: ``after`` and ``until`` of its step; ``None``: it was the
+        last one.
     """
 
     def __init__(self, action: str, as_of: int | None = None) -> None:
@@ -178,6 +193,7 @@ class Sweep:
         self.succeeded = 0
         self.items: list[tuple[str, OjsterError | None]] = []
         self.deleted: set[str] = set()
+        self.next: tuple[int, int] | None = None
 
     @property
     def failed(self) -> int:
@@ -209,4 +225,26 @@ async def sweep_all(database: Database, course: Course[F, B], chosen: F, batch: 
         sweep.add(
             await (database.read(course.foresee, part) if dry_run else database.run(course.perform, part, weight))
         )
+    return sweep
+
+
+async def sweep_part(
+    database: Database, course: Course[F, B], chosen: F, batch: B, position: tuple[int, int] | None
+) -> Sweep:
+    """Perform an action on what matches among the next ``PART_ROWS`` rows, so that a caller can stop between parts.
+
+    Parameters
+    ----------
+    position:
+        Where the part begins: ``next`` of the one before it; ``None``: at the oldest row.
+    """
+    after, until = position or (0, None)
+    step = WalkStep(chosen, after, until, PART_ROWS)
+    result: WalkResult[F] = await database.read(course.walk, step)
+    sweep = Sweep(batch.action)
+    for ids, weight in _batches(result, SWEEP_BATCH_SIZE):
+        sweep.add(await database.run(course.perform, msgspec.structs.replace(batch, ids=ids), weight))
+    if result.next is not None:
+        assert result.next.until is not None
+        sweep.next = result.next.after, result.next.until
     return sweep

@@ -82,11 +82,15 @@ class BulkSteeringBody(Struct):
     """The jobs of a bulk operation: either those in ``job_ids`` or all that match ``filter``.
 
     With ``dry_run``, which needs a ``filter``, nothing is changed, and the answer says what would be done.
+
+    With ``cursor``, which needs a ``filter``, too, one part of the jobs is examined, and the answer has the
+    ``next_cursor`` for the next request, or null after the last part. The first one has the cursor ``0``.
     """
 
     job_ids: list[str] | None = None
     filter: dict[str, Json] | None = None
     dry_run: bool = False
+    cursor: Annotated[str, Meta(pattern=r"^(0|[0-9]{1,18}\.[0-9]{1,18})$")] | None = None
     mode: Atomicity | None = None
     atomicity: Atomicity | None = None
     idempotency_key: str | None = None

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from ojster.core.access import ENQUEUE, Operation
 from ojster.core.errors import BatchTooLarge, InvalidRequest, OjsterError
@@ -70,6 +71,8 @@ class _Totals(msgspec.Struct, frozen=True):
     succeeded: int
     as_of: int | None = None
     """When the jobs of a dry run were counted, in microseconds since the epoch; ``None``: they were changed."""
+    next_cursor: str | UnsetType | None = UNSET
+    """Where the next part begins, if a part was asked for; ``None``: it was the last one."""
 
     @property
     def failed(self) -> int:
@@ -109,6 +112,7 @@ class _BatchFormat:
             jobs = [entry.outcome.job for entry in entries if isinstance(entry.outcome, Pushed)]
             body.jobs, body.count = [msgspec.Raw(to_json(job)) for job in jobs], len(jobs)
         mark_dry_run(body, count.as_of)
+        body.next_cursor = count.next_cursor
         return StoredReply(count.status(atomic), encode(body))
 
     def _result(self, action: Action, index: int, entry: _Entry) -> BatchResultBody:
@@ -137,6 +141,7 @@ class _BulkFormat:
         changed = BulkChangedAnswer(count.total, count.failed, items)
         setattr(changed, action.past, count.succeeded)
         mark_dry_run(changed, count.as_of)
+        changed.next_cursor = count.next_cursor
         return StoredReply(status, encode(changed))
 
     def _item(self, action: Action, index: int, entry: _Entry) -> BulkItemBody:
@@ -208,6 +213,8 @@ def _bulk_endpoint(action: Action, style: _AnswerFormat, name: str, doc: str) ->
         if body.job_ids is not None:
             if body.dry_run:
                 raise InvalidRequest("'dry_run' needs a 'filter'. Named jobs can be read one by one.", field="dry_run")
+            if body.cursor is not None:
+                raise InvalidRequest("'cursor' needs a 'filter'. Named jobs are changed at once.", field="cursor")
             check_size(request, body.job_ids, "job_ids")
             return await _perform(request, action, body.job_ids, mode, key, style)
         assert body.filter is not None
@@ -219,9 +226,13 @@ def _bulk_endpoint(action: Action, style: _AnswerFormat, name: str, doc: str) ->
             )
         chosen = narrowing_filter_of(body.filter)
         if body.dry_run:
+            if body.cursor is not None:
+                raise InvalidRequest("A 'dry_run' has no 'cursor': it counts all that match.", field="cursor")
             reply = await _swept(request, action, chosen, style, dry_run=True)
             return UnchangedAnswer(reply.body, reply.status)
-        reply = await request.service.bulk.answer_once(key, lambda: _swept(request, action, chosen, style))
+        reply = await request.service.bulk.answer_once(
+            key, lambda: _swept(request, action, chosen, style, cursor=body.cursor)
+        )
         return Answer(reply.body, reply.status)
 
     steer.__name__ = name
@@ -230,13 +241,31 @@ def _bulk_endpoint(action: Action, style: _AnswerFormat, name: str, doc: str) ->
 
 
 async def _swept(
-    request: HttpRequest, action: Action, chosen: JobFilter, style: _AnswerFormat, *, dry_run: bool = False
+    request: HttpRequest,
+    action: Action,
+    chosen: JobFilter,
+    style: _AnswerFormat,
+    *,
+    dry_run: bool = False,
+    cursor: str | None = None,
 ) -> StoredReply:
-    sweep = await request.service.bulk.sweep(action, chosen, dry_run=dry_run)
+    if cursor is None:
+        sweep = await request.service.bulk.sweep(action, chosen, dry_run=dry_run)
+        totals = _Totals(sweep.matched, sweep.succeeded, sweep.as_of)
+    else:
+        sweep = await request.service.bulk.sweep_part(action, chosen, _position(cursor))
+        following = None if sweep.next is None else "{}.{}".format(*sweep.next)
+        totals = _Totals(sweep.matched, sweep.succeeded, next_cursor=following)
     entries = [_Entry(job_id, refusal) for job_id, refusal in sweep.items]
-    reply = style.answer(action, entries, _Totals(sweep.matched, sweep.succeeded, sweep.as_of), atomic=False)
+    reply = style.answer(action, entries, totals, atomic=False)
     told = any(isinstance(refusal, CancellationRequested) for _, refusal in sweep.items)
     return StoredReply(200, reply.body) if told and reply.status == 422 else reply
+
+
+def _position(cursor: str) -> tuple[int, int] | None:
+    """Return where a part begins; ``None``: at the oldest job."""
+    after, _, until = cursor.partition(".")
+    return (int(after), int(until)) if until else None
 
 
 async def _perform(
