@@ -147,7 +147,7 @@ async def test_a_failing_deployment_is_seen_in_one_group_and_retried(bench: Benc
     assert "invoice … has no customer" in await row.inner_text()
     await row.get_by_role("button", name="Retry").click()
     dialog = page.get_by_role("dialog")
-    await dialog.get_by_role("button", name="Retry 5", exact=True).click()
+    await dialog.get_by_role("button", name="Retry 5 jobs", exact=True).click()
     await page.get_by_text("5 jobs retried.").wait_for()
     assert await live(bench, "bad") == {"available": 5}
     await page.get_by_text("Nothing has failed").wait_for()
@@ -165,7 +165,7 @@ async def test_a_group_of_errors_is_retried_or_deleted_as_many_as_the_button_say
     await open_page(page, server, "errors")
     await page.get_by_role("row").filter(has_text="was declined").get_by_role("button", name="Retry").click()
     dialog = page.get_by_role("dialog")
-    go_on = dialog.get_by_role("button", name="Retry 3", exact=True)
+    go_on = dialog.get_by_role("button", name="Retry 3 jobs", exact=True)
     await go_on.wait_for()
     bench.clock.advance(1)
     await bench.push("pay", queue="pay", retry={"max_attempts": 1})
@@ -175,7 +175,7 @@ async def test_a_group_of_errors_is_retried_or_deleted_as_many_as_the_button_say
     assert await live(bench, "pay") == {"available": 3, "discarded": 7}, "what failed after the question is another"
     await page.get_by_role("row").filter(has_text="was lost").get_by_role("button", name="Delete").click()
     await dialog.get_by_role("textbox").fill("delete")
-    await dialog.get_by_role("button", name="Delete 2", exact=True).click()
+    await dialog.get_by_role("button", name="Delete 2 jobs", exact=True).click()
     await page.get_by_text("2 jobs deleted.").wait_for()
     assert await live(bench, "pay") == {"available": 3, "discarded": 5}
 
@@ -191,8 +191,8 @@ async def test_all_jobs_that_match_are_retried_as_many_as_the_button_says(
     await open_page(page, server, "jobs?type=mail.send")
     await page.get_by_role("button", name="Pick these 50").click()
     await page.get_by_role("button", name="Pick all 52 that match").click()
-    await page.get_by_role("button", name="Retry", exact=True).click()
-    await page.get_by_role("button", name="Retry 3", exact=True).click()
+    await page.get_by_role("button", name="Retry matching jobs").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Retry 3 jobs", exact=True).click()
     await page.get_by_text("3 jobs retried.").wait_for()
     assert await live(bench, "mail") == {"available": 52}
 
@@ -294,7 +294,7 @@ async def test_a_queue_is_emptied_after_its_name_was_typed(bench: Bench, server:
     running = await bench.fetch_one("mail")
     await open_page(page, server, "queues/mail")
     await page.get_by_role("button", name="Empty").click()
-    go_on = page.get_by_role("dialog").get_by_role("button", name="Cancel them")
+    go_on = page.get_by_role("dialog").get_by_role("button", name="Cancel jobs")
     assert await go_on.is_disabled()
     await page.get_by_role("dialog").get_by_role("textbox").fill("mail")
     await go_on.click()
@@ -354,11 +354,11 @@ async def test_picked_jobs_are_cancelled_after_a_question_and_not_without(
         await bench.push("mail.send", number)
     await open_page(page, server, "jobs?type=mail.send")
     await page.get_by_role("button", name="Pick these 3").click()
-    await page.get_by_role("button", name="Cancel", exact=True).click()
+    await page.get_by_role("button", name="Cancel 3 jobs").click()
     await page.get_by_role("dialog").get_by_role("button", name="Keep it as it is").click()
     assert await live(bench, "default") == {"available": 3}
-    await page.get_by_role("button", name="Cancel", exact=True).click()
-    await page.get_by_role("button", name="Cancel 3").click()
+    await page.get_by_role("button", name="Cancel 3 jobs").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Cancel 3 jobs").click()
     await page.get_by_text("3 jobs cancelled.").wait_for()
     assert await live(bench, "default") == {"cancelled": 3}
 
@@ -370,8 +370,8 @@ async def test_all_that_match_are_deleted(bench: Bench, server: str, page: Page)
     await open_page(page, server, "jobs?state=completed")
     await page.get_by_role("button", name="Pick these 50").click()
     await page.get_by_role("button", name="Pick all 60 that match").click()
-    await page.get_by_role("button", name="Delete", exact=True).click()
-    await page.get_by_role("button", name="Delete 60").click()
+    await page.get_by_role("button", name="Delete matching jobs").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Delete 60 jobs").click()
     await page.get_by_text("60 jobs deleted.").wait_for()
     assert await live(bench, "default") == {"available": 1}
 

@@ -6,7 +6,7 @@ import { useDialogs } from "../ui/dialogs";
 import { compact, many, number, Time } from "../ui/format";
 import { Icon } from "../ui/icons";
 import { Button, Card, Empty, JobLink, Page, Shown, Spark, Table } from "../ui/parts";
-import { foresee, others, steer } from "./Jobs";
+import { foresee, named, others, steerAll } from "./Jobs";
 
 type Group = Schemas["FailureGroup"];
 
@@ -25,7 +25,8 @@ export function ErrorsPage() {
     { kinds: ["job"] },
   );
   const may = useMay();
-  const { act } = useDialogs();
+  const dialogs = useDialogs();
+  const { act } = dialogs;
   const change = async (group: Group, action: "retry" | "delete"): Promise<void> => {
     const { type, error_type, pattern } = group;
     const filter = { ...query({ state: "discarded", type, error_type, queue: chosen.queue }), error_pattern: pattern };
@@ -33,7 +34,7 @@ export function ErrorsPage() {
     await act(async () => {
       const foreseen = await foresee(action, filter);
       const size = many(foreseen.done, "job");
-      const isDone = await act(() => steer(action, { filter: { ...filter, discarded_before: foreseen.as_of } }), {
+      const isDone = await act(() => steerAll(dialogs, action, { ...filter, discarded_before: foreseen.as_of }, foreseen.done), {
         title: `${isRetry ? "Retry" : "Delete"} ${type} after ${error_type}?`,
         text: (
           <>
@@ -46,7 +47,7 @@ export function ErrorsPage() {
             </p>
           </>
         ),
-        action: `${isRetry ? "Retry" : "Delete"} ${number(foreseen.done)}`,
+        action: named(action, foreseen.done),
         isDangerous: !isRetry,
         word: isRetry ? undefined : "delete",
       });
@@ -117,7 +118,7 @@ export function ErrorsPage() {
                         <>
                           {may("cancel") && (
                             <Button isSmall icon="retry" onClick={() => void change(group, "retry")}>
-                              Retry
+                              {named("retry", group.discarded ?? 0)}
                             </Button>
                           )}{" "}
                           {may("admin") && (

@@ -211,7 +211,7 @@ function Actions({ job, reload }: { job: Job; reload: () => void }) {
       delete: { title: "Delete this job?", text: "Its arguments, result and errors are lost. This cannot be undone.", action: "Delete it" },
     };
     const question = questions[action] && { ...questions[action], isDangerous: true };
-    if (await act(() => steer(action, { job_ids: [job.id] }), question)) {
+    if (await act(() => steer(action, [job.id]), question)) {
       if (action === "delete") go("/jobs");
       else reload();
     }

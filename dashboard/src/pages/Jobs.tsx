@@ -4,7 +4,7 @@ import { accepted, client, query, type Schemas } from "../api/client";
 import { useIsGlobal, useMay } from "../api/session";
 import { useData } from "../api/use";
 import { between, compact, many, number, tail, Time, timestamp } from "../ui/format";
-import { useDialogs } from "../ui/dialogs";
+import { type Dialogs, useDialogs } from "../ui/dialogs";
 import { Button, Card, Chip, type Column, Empty, Folded, JobLink, Page, Shown, Table, Turn, usePages } from "../ui/parts";
 import { State } from "../ui/states";
 import { NewJobDialog } from "./NewJob";
@@ -225,14 +225,15 @@ const WORDS: Record<Act, { done: string; text: string; isFinal: boolean }> = {
 
 type Selection = Record<string, unknown>;
 
-/** How many jobs an action changes, how many it cannot change, and when they were counted. */
+/** How many jobs an action changes, how many it cannot change, when they were counted, and where the next part begins. */
 interface Foreseen {
   done: number;
   refused: number;
   as_of: string | undefined;
+  next?: string | null;
 }
 
-async function call(action: Act, body: { job_ids?: string[]; filter?: Selection; dry_run?: boolean }): Promise<Foreseen> {
+async function call(action: Act, body: { job_ids?: string[]; filter?: Selection; dry_run?: boolean; cursor?: string }): Promise<Foreseen> {
   const { data, error, response } = await (
     action === "retry"
       ? client.POST("/ojs/v1/jobs/bulk/retry", { body })
@@ -244,15 +245,43 @@ async function call(action: Act, body: { job_ids?: string[]; filter?: Selection;
   const answer = data ?? (error as Schemas["BulkChangedAnswer"] | undefined);
   if (answer?.total_matched === undefined) return accepted<never>(Promise.resolve({ error, response }));
   const done = answer.retried ?? answer.cancelled ?? answer.deleted ?? 0;
-  return { done, refused: answer.total_matched - done, as_of: answer.as_of };
+  return { done, refused: answer.total_matched - done, as_of: answer.as_of, next: answer.next_cursor };
 }
 
 /** What an action on all jobs that match would do: a question names this number, and the action has the same filter. */
 export const foresee = (action: Act, filter: Selection): Promise<Foreseen> => call(action, { filter, dry_run: true });
 
-export async function steer(action: Act, body: { job_ids?: string[]; filter?: Selection }): Promise<string> {
-  const { done, refused } = await call(action, body);
-  return `${many(done, "job")} ${WORDS[action].done}.${refused > 0 ? ` ${number(refused)} could not be, in their state.` : ""}`;
+/** What an action is called on its button: a verb, and how many jobs it changes. */
+export const named = (action: Act, size: number): string => `${verbOf(action)} ${many(size, "job")}`;
+
+const verbOf = (action: Act): string => `${action[0]?.toUpperCase()}${action.slice(1)}`;
+
+const said = (action: Act, done: number, refused: number): string =>
+  `${many(done, "job")} ${WORDS[action].done}.${refused > 0 ? ` ${number(refused)} could not be, in their state.` : ""}`;
+
+/** Changes jobs that are named. */
+export async function steer(action: Act, ids: string[]): Promise<string> {
+  const { done, refused } = await call(action, { job_ids: ids });
+  return said(action, done, refused);
+}
+
+/** Changes all jobs that match, in parts, shows how far it is, and can be stopped; `total`: how many were counted. */
+export async function steerAll({ inParts }: Dialogs, action: Act, filter: Selection, total: number): Promise<string> {
+  let [done, refused, cursor] = [0, 0, "0"];
+  const isStopped = await inParts({
+    title: named(action, total),
+    total,
+    part: async () => {
+      const part = await call(action, { filter, cursor }).catch((error: Error) => {
+        throw done + refused ? new Error(`${said(action, done, refused)} Then: ${error.message}`) : error;
+      });
+      done += part.done;
+      refused += part.refused;
+      cursor = part.next ?? "";
+      return { size: part.done, isLast: !cursor };
+    },
+  });
+  return said(action, done, refused) + (isStopped ? " Stopped: the others stay as they are." : "");
 }
 
 /** What a question says of jobs that match, and that the action does not change. */
@@ -278,9 +307,12 @@ function JobList(props: {
   const [picked, setPicked] = useState<ReadonlySet<string>>(new Set());
   const [isAll, setAll] = useState(false);
   const may = useMay();
-  const { act } = useDialogs();
+  const dialogs = useDialogs();
+  const { act } = dialogs;
   const here = jobs.filter((job) => picked.has(job.id));
   const isNarrow = Object.keys(props.chosen).length > 0;
+  // Of those that match, an action may concern fewer: the question has their number.
+  const labelOf = (action: Act): string => (isAll ? `${verbOf(action)} matching jobs` : named(action, here.length));
   const pick = (id: string): void => {
     const next = new Set(picked);
     if (!next.delete(id)) next.add(id);
@@ -290,14 +322,15 @@ function JobList(props: {
   const apply = async (action: Act): Promise<void> => {
     await act(async () => {
       const words = WORDS[action];
-      const verb = `${action[0]?.toUpperCase()}${action.slice(1)}`;
       const filter = asked(props.chosen);
       const foreseen = isAll ? await foresee(action, filter) : { done: here.length, refused: 0, as_of: undefined };
-      const body = isAll ? { filter: { ...filter, until: foreseen.as_of } } : { job_ids: here.map((job) => job.id) };
-      const isDone = await act(() => steer(action, body), {
-        title: `${verb} ${many(foreseen.done, "job")}?`,
+      const ids = here.map((job) => job.id);
+      const change = (): Promise<string> =>
+        isAll ? steerAll(dialogs, action, { ...filter, until: foreseen.as_of }, foreseen.done) : steer(action, ids);
+      const isDone = await act(change, {
+        title: `${named(action, foreseen.done)}?`,
         text: words.text + others(action, foreseen),
-        action: `${verb} ${number(foreseen.done)}`,
+        action: named(action, foreseen.done),
         isDangerous: words.isFinal,
         word: action === "delete" && foreseen.done > 100 ? "delete" : undefined,
       });
@@ -350,16 +383,16 @@ function JobList(props: {
           {may("cancel") && (
             <>
               <Button isSmall icon="retry" onClick={() => void apply("retry")}>
-                Retry
+                {labelOf("retry")}
               </Button>
               <Button isSmall icon="stop" onClick={() => void apply("cancel")}>
-                Cancel
+                {labelOf("cancel")}
               </Button>
             </>
           )}
           {may("admin") && (
             <Button isSmall icon="trash" kind="danger" onClick={() => void apply("delete")}>
-              Delete
+              {labelOf("delete")}
             </Button>
           )}
           <Button isSmall kind="plain" onClick={() => setPicked(new Set())}>

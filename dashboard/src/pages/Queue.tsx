@@ -7,7 +7,7 @@ import { compact, duration, Time } from "../ui/format";
 import { History } from "../ui/history";
 import { Button, Card, Empty, Facts, Page, Shown } from "../ui/parts";
 import { JOB_STATES, State } from "../ui/states";
-import { steer } from "./Jobs";
+import { steerAll } from "./Jobs";
 import { switchQueue } from "./Queues";
 import { QueueSettings } from "./QueueSettings";
 
@@ -22,11 +22,11 @@ export function QueuePage({ name }: { name: string }) {
   );
   const purge = async (): Promise<void> => {
     await dialogs.act(
-      () => steer("cancel", { filter: { queue: name, states: WAITING } }),
+      () => steerAll(dialogs, "cancel", { queue: name, states: WAITING }, waiting(queue.data)),
       {
         title: `Empty the queue ${name}?`,
         text: `All jobs that wait in it, about ${compact(waiting(queue.data))}, are cancelled: they never run. Jobs that run are left alone.`,
-        action: "Cancel them",
+        action: "Cancel jobs",
         isDangerous: true,
         word: name,
       },

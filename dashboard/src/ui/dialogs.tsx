@@ -1,7 +1,8 @@
 /** Questions before actions, and words after them. */
 import { createContext, type ComponentChildren } from "preact";
 import { useContext, useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { Button } from "./parts";
+import { number } from "./format";
+import { Bar, Button } from "./parts";
 
 export interface Question {
   title: string;
@@ -21,12 +22,32 @@ interface Toast {
   undo?: () => Promise<unknown>;
 }
 
+/** Work on many things in parts, one after the other. */
+export interface PartWork {
+  /** What is done to how many, such as "Retry 45 jobs". */
+  title: string;
+  total: number;
+  /** Does the next part; returns how many things it was about, and whether it was the last one. */
+  part: () => Promise<{ size: number; isLast: boolean }>;
+}
+
+interface Running {
+  key: number;
+  title: string;
+  total: number;
+  done: number;
+  isStopping: boolean;
+  stop: () => void;
+}
+
 export interface Dialogs {
   /** Asks; `null` if the answer is no, else the text of the field. */
   ask: (question: Question) => Promise<string | null>;
   tell: (text: string, undo?: () => Promise<unknown>) => void;
   /** Asks if there is a question, acts, and tells what was done or why not. Returns whether it was done. */
   act: (work: (text: string) => Promise<string | void>, question?: Question, undo?: () => Promise<unknown>) => Promise<boolean>;
+  /** Works in parts, and shows how far it is, with a way to stop it between two parts. Returns whether it was stopped. */
+  inParts: (work: PartWork) => Promise<boolean>;
 }
 
 const Context = createContext<Dialogs | null>(null);
@@ -40,6 +61,7 @@ export function useDialogs(): Dialogs {
 export function DialogHost({ children }: { children: ComponentChildren }) {
   const [asked, setAsked] = useState<{ question: Question; answer: (text: string | null) => void } | null>(null);
   const [toasts, setToasts] = useState<Toast[]>([]);
+  const [running, setRunning] = useState<Running[]>([]);
   const dialogs = useMemo<Dialogs>(() => {
     let last = 0;
     const ask = (question: Question): Promise<string | null> =>
@@ -69,17 +91,39 @@ export function DialogHost({ children }: { children: ComponentChildren }) {
         return false;
       }
     };
-    return { ask, tell, act };
+    const inParts: Dialogs["inParts"] = async ({ title, total, part }) => {
+      const key = ++last;
+      let isStopped = false;
+      const change = (what: (one: Running) => Partial<Running>): void =>
+        setRunning((known) => known.map((one) => (one.key === key ? { ...one, ...what(one) } : one)));
+      const stop = (): void => {
+        isStopped = true;
+        change(() => ({ isStopping: true }));
+      };
+      setRunning((known) => [...known, { key, title, total, done: 0, isStopping: false, stop }]);
+      try {
+        for (;;) {
+          const { size, isLast } = await part();
+          change((one) => ({ done: one.done + size }));
+          if (isLast) return false;
+          if (isStopped) return true;
+        }
+      } finally {
+        setRunning((known) => known.filter((one) => one.key !== key));
+      }
+    };
+    return { ask, tell, act, inParts };
   }, []);
+  const isRunning = running.length > 0;
   const shelf = useRef<HTMLDivElement>(null);
   useEffect(() => {
     // Above dialogs, too, which are shown over everything else.
-    if (!toasts.length) shelf.current?.hidePopover();
+    if (!toasts.length && !isRunning) shelf.current?.hidePopover();
     else {
       shelf.current?.hidePopover();
       shelf.current?.showPopover();
     }
-  }, [toasts]);
+  }, [toasts, isRunning]);
   const undo = async (toast: Toast): Promise<void> => {
     setToasts((known) => known.filter((one) => one !== toast));
     await dialogs.act(async () => {
@@ -92,6 +136,17 @@ export function DialogHost({ children }: { children: ComponentChildren }) {
       {children}
       {asked && <Asked {...asked} />}
       <div class="toasts" role="status" aria-live="polite" popover="manual" ref={shelf}>
+        {running.map((one) => (
+          <div class="toast" key={one.key}>
+            <span>
+              {one.title}: {number(one.done)} of {number(one.total)}
+            </span>
+            <Bar done={one.done} of={one.total} label={one.title} />
+            <Button isSmall disabled={one.isStopping} onClick={one.stop}>
+              {one.isStopping ? "Stopping…" : "Stop here"}
+            </Button>
+          </div>
+        ))}
         {toasts.map((toast) => (
           <div class="toast" key={toast.key}>
             <span>{toast.text}</span>

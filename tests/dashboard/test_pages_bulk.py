@@ -1,0 +1,49 @@
+"""Actions on many jobs and workflows: how far they are, and how they are stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ojster.jobs import sweeps
+from tests.browser import needs_browser
+from tests.conftest import Bench
+from tests.dashboard.conftest import BUILT
+from tests.dashboard.test_pages import faults, live, open_page
+
+if TYPE_CHECKING:
+    from playwright.async_api import Page, Route
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, needs_browser, BUILT]
+
+
+async def test_a_long_action_shows_how_far_it_is_and_stops_between_two_parts(
+    bench: Bench, server: str, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeps, "PART_ROWS", 20)
+    for number in range(60):
+        await bench.push("mail.send", number)
+    parts, may_answer = 0, asyncio.Event()
+
+    async def slow(route: Route) -> None:
+        nonlocal parts
+        parts += not route.request.post_data_json.get("dry_run")
+        if parts == 2:
+            await may_answer.wait()
+        await route.continue_()
+
+    await page.route("**/jobs/bulk/cancel", slow)
+    await open_page(page, server, "jobs?type=mail.send")
+    await page.get_by_role("button", name="Pick these 50").click()
+    await page.get_by_role("button", name="Pick all 60 that match").click()
+    await page.get_by_role("button", name="Cancel matching jobs").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Cancel 60 jobs").click()
+    await page.get_by_text("Cancel 60 jobs: 20 of 60").wait_for()
+    assert await faults(page) == []
+    await page.get_by_role("button", name="Stop here").click()
+    await page.get_by_role("button", name="Stopping…").wait_for()
+    may_answer.set()
+    await page.get_by_text("40 jobs cancelled. Stopped: the others stay as they are.").wait_for()
+    assert await live(bench, "default") == {"available": 20, "cancelled": 40}
