@@ -16,7 +16,7 @@ FOLDER = Path(__file__).parent
 ROOT = FOLDER.parent.parent
 
 MODULES = {
-    "mypy": ("mypy", "--strict", "--no-error-summary", "--no-incremental"),
+    "mypy": ("mypy", "--strict", "--no-error-summary"),
     "pyright": ("basedpyright", "--level", "error"),
 }
 
