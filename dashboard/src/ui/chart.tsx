@@ -62,6 +62,7 @@ function drawMarks(plot: uPlot, marks: Mark[], ink: string): void {
   ctx.lineWidth = devicePixelRatio;
   ctx.font = `${11 * devicePixelRatio}px system-ui`;
   ctx.textBaseline = "top";
+  ctx.textAlign = "left";
   const right = bbox.left + bbox.width;
   let free = right;
   for (const { at, label } of [...marks].reverse()) {

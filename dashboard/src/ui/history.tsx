@@ -89,13 +89,17 @@ export function History({ subject, choices, choose }: Of) {
         </Shown>
         {history.data?.counted_since && (
           <p class="more quiet">
-            Counted among the newest jobs: those created since <Time at={history.data.counted_since} />.
+            <span>
+              Counted among the newest jobs: those created since <Time at={history.data.counted_since} />.
+            </span>
           </p>
         )}
         {deployed.length > 0 && (
           <p class="more quiet">
-            New code came {many(deployed.length, "time")}, last <Time at={deployed[deployed.length - 1]?.at} />:{" "}
-            <span class="mono">{deployed[deployed.length - 1]?.code_version}</span>.
+            <span>
+              New code came {many(deployed.length, "time")}, last <Time at={deployed[deployed.length - 1]?.at} />:{" "}
+              <span class="mono">{deployed[deployed.length - 1]?.code_version}</span>.
+            </span>
           </p>
         )}
       </Card>

@@ -6,7 +6,6 @@ newest jobs when somebody asks, each job once, by its last attempt.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
@@ -15,8 +14,8 @@ import msgspec
 
 from ojster.fleet.worker_starts import workers_called, workers_of_host
 from ojster.jobs.filter_walk import IS_NOT_INTERNAL
-from ojster.jobs.statistics import MICROSECONDS_PER_MINUTE, Work, work_of
-from ojster.storage.tally import BUCKETS_US, AttemptEnd, Tally
+from ojster.jobs.statistics import MICROSECONDS_PER_MINUTE, Work
+from ojster.storage.tally import BUCKETS_US
 from ojster.storage.transaction import Transaction
 
 MAX_JOBS: Final = 50_000
@@ -59,34 +58,59 @@ def _history(tx: Transaction, span: WorkerSpan) -> WorkerHistory:
     names = {f"worker_{number}": worker for number, worker in enumerate(workers)}
     rows = tx.execute(
         f"""
-        SELECT state, enqueued_at, started_at, finished_at
+        SELECT
+            step, state, waited, ran, CAST(count(*) AS BIGINT), CAST(sum(wait) AS BIGINT), CAST(sum(run) AS BIGINT)
         FROM (
-            SELECT worker_id, queue, state, enqueued_at, started_at, finished_at
-            FROM jobs
-            ORDER BY seq DESC
-            LIMIT :most
-        ) AS newest
-        WHERE worker_id IN ({", ".join(f":{name}" for name in names) or "NULL"})
-        AND finished_at >= :since AND finished_at <= :until
-        AND started_at IS NOT NULL AND state IN ('completed', 'discarded') AND {IS_NOT_INTERNAL}
+            SELECT state, finished_at / :length AS step, wait, run, {_BUCKET_OF_WAIT} AS waited, {_BUCKET_OF_RUN} AS ran
+            FROM (
+                SELECT
+                    worker_id, queue, state, started_at, finished_at,
+                    started_at - coalesce(enqueued_at, started_at) AS wait, finished_at - started_at AS run
+                FROM jobs
+                ORDER BY seq DESC
+                LIMIT :most
+            ) AS newest
+            WHERE worker_id IN ({", ".join(f":{name}" for name in names) or "NULL"})
+            AND finished_at >= :since AND finished_at <= :until
+            AND started_at IS NOT NULL AND state IN ('completed', 'discarded') AND {IS_NOT_INTERNAL}
+        ) AS ended
+        GROUP BY step, state, waited, ran
         """,
-        names | {"most": MAX_JOBS, "since": span.since, "until": span.until},
+        names
+        | {
+            "most": MAX_JOBS,
+            "since": span.since,
+            "until": span.until,
+            "length": span.step * MICROSECONDS_PER_MINUTE,
+        },
     )
-    tallies: defaultdict[int, Tally] = defaultdict(Tally)
-    for state, enqueued_at, started_at, finished_at in rows:
-        tally = tallies[finished_at // MICROSECONDS_PER_MINUTE // span.step]
-        end: AttemptEnd = "completed" if state == "completed" else "failed"
-        ran = max(0, finished_at - started_at)
-        tally.count_attempts(end, 1, ran, _bucket(ran))
-        tally.count_waits([max(0, started_at - (enqueued_at or started_at))])
-    steps = [(step * span.step * MICROSECONDS_PER_MINUTE, work_of(tallies[step].sums())) for step in sorted(tallies)]
-    return WorkerHistory(steps, _counted_since(tx))
+    steps: defaultdict[int, Work] = defaultdict(Work)
+    for step, state, waited, ran, number, wait, run in rows:
+        is_done = state == "completed"
+        steps[step] += Work(
+            completed=number if is_done else 0,
+            failed=0 if is_done else number,
+            waited=wait,
+            ran=run if is_done else 0,
+            waits=_counts(waited, number),
+            runs=_counts(ran, number),
+        )
+    history = [(step * span.step * MICROSECONDS_PER_MINUTE, steps[step]) for step in sorted(steps)]
+    return WorkerHistory(history, _counted_since(tx))
 
 
-def _bucket(duration: int) -> list[int]:
-    counts = [0] * (len(BUCKETS_US) + 1)
-    counts[bisect_left(BUCKETS_US, duration)] = 1
-    return counts
+def _counts(bucket: int, number: int) -> tuple[int, ...]:
+    return tuple(number if place == bucket else 0 for place in range(len(BUCKETS_US) + 1))
+
+
+def _bucket_of(duration: str) -> str:
+    """Return the SQL for the number of the bucket in which a duration is counted."""
+    cases = " ".join(f"WHEN {duration} <= {bound} THEN {place}" for place, bound in enumerate(BUCKETS_US))
+    return f"CASE {cases} ELSE {len(BUCKETS_US)} END"
+
+
+_BUCKET_OF_WAIT: Final = _bucket_of("wait")
+_BUCKET_OF_RUN: Final = _bucket_of("run")
 
 
 def _counted_since(tx: Transaction) -> int | None:

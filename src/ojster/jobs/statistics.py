@@ -98,8 +98,7 @@ def _percentile(numbers: Sequence[int], share: float) -> float:
     return 0.0
 
 
-def work_of(row: Sequence[Any]) -> Work:
-    """Return the totals in a row with the columns of ``SUMS``."""
+def _work(row: Sequence[Any]) -> Work:
     enqueued, completed, failed, waited, ran, *times = row
     waits, runs = times[: len(_NOTHING)], times[len(_NOTHING) :]
     return Work(enqueued, completed, failed, waited, ran, tuple(waits), tuple(runs))
@@ -121,7 +120,7 @@ def work_of_names(tx: Transaction, minutes: int, names: tuple[str, str]) -> dict
         """,
         {"first": names[0], "end": names[1], "after": tx.now // MICROSECONDS_PER_MINUTE - minutes},
     )
-    return {name: work_of(sums) for name, *sums in rows}
+    return {name: _work(sums) for name, *sums in rows}
 
 
 def recent_work(tx: Transaction, spans: Sequence[int]) -> list[Work]:
@@ -175,7 +174,7 @@ def _history(tx: Transaction, span: Span) -> list[tuple[int, Work]]:
         )
         for at, *sums in rows:
             step = at * unit // span.step
-            work = work_of(sums)
+            work = _work(sums)
             steps[step] = steps[step] + work if step in steps else work
     return [(step * span.step * MICROSECONDS_PER_MINUTE, steps[step]) for step in sorted(steps)]
 
