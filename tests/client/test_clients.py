@@ -41,7 +41,7 @@ from ojster.jobs.failure import Failure
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.interventions import Adjustment, DeadLetterRetry
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
-from ojster.jobs.queries import Page
+from ojster.jobs.queries import SORTS, Page
 from ojster.queues.wire import PoolBody, QueueConfigBody
 from ojster.schedules.cron import Cron
 from ojster.server.application import Application
@@ -573,3 +573,31 @@ async def test_queues_are_configured_limited_and_surveyed(client: Client) -> Non
     assert (await client.queues.overview("mail")).configuration == limited.configuration
     with pytest.raises(NotFound):
         await client.queues.configuration("other")
+
+
+async def test_jobs_are_found_in_the_process_as_over_http(client: Client) -> None:
+    """By what they contain, in each order, and page by page; and bulk operations find the same."""
+    for number in range(4):
+        contents = {"order_id": number // 2, "note": "a,b"}
+        await client.jobs.enqueue([request("ab"[number % 2], contents, tags=["x,y"], priority=number, queue="q")])
+    (first,) = await client.jobs.fetch(Claim(("q",), worker_id="w,1"))
+    await client.jobs.fail([FailureReport(first.id, Failure("App\\Error", "it, failed"), "w,1", 1)])
+    for chosen, expected in (
+        (JobFilter(where=("args.order_id=1", "args.note=a,b")), [3, 2]),
+        (JobFilter(tag=("x,y", "z"), type=("a", "c")), [2, 0]),
+        (JobFilter(error_text="IT, F", error_type="App\\Error"), [3]),
+        (JobFilter(id=first.id[-12:], queue=("q", "r"), states=("retryable", "discarded")), [3]),
+        (JobFilter(workflow="none"), []),
+    ):
+        page = await client.jobs.select(chosen, Page(is_bounded=True))
+        assert [job.priority for job in page.jobs] == expected, chosen
+        assert (page.total, page.is_complete, page.examined) == (len(expected), True, None)
+        states = ("available", "retryable", "discarded")
+        swept = await client.bulk.sweep(Action.RETRY, msgspec.structs.replace(chosen, states=states[1:]), dry_run=True)
+        assert swept.matched == len({3} & set(expected)), chosen
+    for sort, (column, ascending) in SORTS.items():
+        asked = Page(2, sort=column, ascending=ascending, is_bounded=True)
+        page = await client.jobs.select(JobFilter(tag="x,y"), asked)
+        place = {"before": page.next_before} if asked.is_by_arrival else {"offset": 2}
+        rest = await client.jobs.select(JobFilter(tag="x,y"), msgspec.structs.replace(asked, **place))
+        assert len({job.id for job in [*page.jobs, *rest.jobs]}) == 4, sort

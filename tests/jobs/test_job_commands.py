@@ -389,3 +389,15 @@ def test_defaults_of_job_types_are_listed_shown_and_deleted(ojster: Commands) ->
     assert ojster("job-types", "delete", "plain") == "plain has no defaults any more.\n"
     assert ojster.json("job-types", "delete", "email.send") == {"type": "email.send", "deleted": True}
     assert ojster.json("job-types", "list") == {"job_types": []}
+
+
+def test_jobs_are_found_by_what_they_contain_and_by_the_end_of_their_id(ojster: Commands) -> None:
+    id, other = ojster.push("a", '{"order_id": 42}'), ojster.push("b", '{"order_id": 43}')
+    found = ojster.json("jobs", "list", "--where", "args.order_id=42", "--type", "a", "--type", "c", "--sort", "oldest")
+    assert ([job["id"] for job in found["jobs"]], found["total"]) == ([id], 1)
+    assert ojster.show(id[-12:])["id"] == id
+    with pytest.raises(NotFound):
+        ojster.show("ffffffffffff")
+    assert "1 of 1 jobs would be cancelled" in ojster("jobs", "cancel", "--where", "args.order_id=43", "--dry-run")
+    ojster("jobs", "cancel", "--where", "args.order_id=43", "--yes")
+    assert (ojster.show(id)["state"], ojster.show(other)["state"]) == ("available", "cancelled")

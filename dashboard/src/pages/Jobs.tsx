@@ -1,52 +1,26 @@
 import { useRef, useState } from "preact/hooks";
-import { Link, useLocation, useSearch } from "wouter-preact";
+import { useLocation, useSearch } from "wouter-preact";
 import { accepted, client, query, type Schemas } from "../api/client";
-import { useIsGlobal, useMay } from "../api/session";
+import { useMay } from "../api/session";
 import { useData } from "../api/use";
-import { between, compact, many, number, tail, Time, timestamp } from "../ui/format";
+import { between, compact, many, number, tail, Time } from "../ui/format";
 import { type Dialogs, useDialogs } from "../ui/dialogs";
-import { Button, Card, Chip, type Column, Empty, Folded, JobLink, Page, Shown, Table, Turn, usePages } from "../ui/parts";
+import { Button, Card, type Column, Empty, Folded, JobLink, Page, Shown, Table, Turn, usePagesInAddress } from "../ui/parts";
 import { State } from "../ui/states";
+import { asked, type Chosen, chosenIn, FilterBar, LABELS, toggled, valuesOf, Views } from "./job-filters";
 import { NewJobDialog } from "./NewJob";
 
 export type Job = Schemas["JobBody"] & { worker_id?: string; progress?: number | { progress?: number; message?: string } };
 
-const FILTERS = ["state", "queue", "type", "error_type", "cron_name", "since", "internal"] as const;
-type Filter = (typeof FILTERS)[number];
-type Chosen = Partial<Record<Filter, string>>;
-
-const LABELS: Record<Filter, string> = { state: "State", queue: "Queue", type: "Type", error_type: "Error", cron_name: "Schedule", since: "Since", internal: "Deliveries" };
-const AGES: [string, string][] = [
-  ["", "any time"],
-  ["900", "15 minutes"],
-  ["3600", "1 hour"],
-  ["86400", "24 hours"],
-  ["604800", "7 days"],
-];
-
-/** The filter as the API takes it: an age in seconds becomes a time. */
-function asked(chosen: Chosen): Record<string, string> {
-  const { since, ...others } = chosen;
-  const from = since ? timestamp(Number(since) * 1000) : undefined;
-  return query({ ...others, since: from });
-}
-
 export function JobsPage() {
   const [, go] = useLocation();
   const parameters = new URLSearchParams(useSearch());
-  const chosen: Chosen = Object.fromEntries(
-    FILTERS.flatMap((name) => {
-      const value = parameters.get(name);
-      return value ? [[name, value]] : [];
-    }),
-  );
+  const chosen = chosenIn(parameters);
   const key = JSON.stringify(chosen);
   const choose = (change: Chosen): void => {
-    const next = query({ ...chosen, ...change });
-    pages.begin();
-    go(`/jobs?${new URLSearchParams(next)}`);
+    go(`/jobs?${new URLSearchParams(query({ ...chosen, ...change }))}`); // without the page: it begins anew
   };
-  const pages = usePages();
+  const pages = usePagesInAddress();
   const isPointed = useRef(false);
   const [isHeld, setHeld] = useState(false);
   const [isMaking, setMaking] = useState(false);
@@ -54,7 +28,7 @@ export function JobsPage() {
   const { cursor } = pages;
   const jobs = useData(
     `jobs ${key} ${cursor ?? ""}`,
-    () => accepted(client.GET("/ojs/v1/jobs", { params: { query: query({ ...asked(chosen), cursor, limit: 50 }) } })),
+    () => accepted(client.GET("/ojs/v1/jobs", { params: { query: query({ ...asked(chosen), sort: chosen.sort, cursor, limit: 50 }) } })),
     { kinds: ["job"], isHeld: () => isPointed.current },
   );
   const facets = useData(
@@ -79,6 +53,7 @@ export function JobsPage() {
     >
       {isMaking && <NewJobDialog types={(facets.data?.facets.type ?? []).map((one) => one.value)} close={() => setMaking(false)} />}
       <FilterBar chosen={chosen} choose={choose} types={facets.data?.facets.type ?? []} />
+      <Views chosen={chosen} />
       <div class="with-facets">
         <Folded label="Filters with counts">
           <aside class="facets" aria-label="Facets">
@@ -96,8 +71,8 @@ export function JobsPage() {
                             <li key={one.value}>
                               <button
                                 type="button"
-                                aria-pressed={chosen[name] === one.value}
-                                onClick={() => choose({ [name]: chosen[name] === one.value ? "" : one.value })}
+                                aria-pressed={valuesOf(chosen[name]).includes(one.value)}
+                                onClick={() => choose({ [name]: toggled(chosen[name], one.value) })}
                                 title={one.value}
                               >
                                 {name === "state" ? <State state={one.value} /> : <span class="name">{one.value}</span>}
@@ -132,6 +107,7 @@ export function JobsPage() {
                   jobs={page.jobs as Job[]}
                   total={page.pagination.total}
                   isComplete={page.pagination.is_complete !== false}
+                  examined={page.pagination.examined}
                   chosen={chosen}
                   reload={jobs.reload}
                   isHeld={isHeld}
@@ -155,64 +131,9 @@ function countOf(
   chosen: Chosen,
   page: Schemas["JobPageAnswer"] | undefined,
 ): string {
-  const listed = chosen[name] === one.value && page?.pagination.is_complete !== false ? page?.pagination.total : undefined;
+  const values = valuesOf(chosen[name]);
+  const listed = values.length === 1 && values[0] === one.value && page?.pagination.is_complete !== false ? page?.pagination.total : undefined;
   return listed === undefined ? `${facets.exact.includes(name) ? "" : "≥ "}${compact(one.jobs)}` : compact(listed);
-}
-
-function FilterBar(props: { chosen: Chosen; choose: (change: Chosen) => void; types: Schemas["FacetValueBody"][] }) {
-  const isGlobal = useIsGlobal();
-  const [text, setText] = useState("");
-  const [, go] = useLocation();
-  const submit = (event: Event): void => {
-    event.preventDefault();
-    const given = text.trim();
-    setText("");
-    if (/^[0-9a-f]{8}-[0-9a-f-]{27}$/i.test(given)) go(`/jobs/${given}`);
-    else if (given) props.choose({ type: props.types.some((one) => one.value === given) || given.endsWith("*") ? given : `${given}*` });
-  };
-  return (
-    <form class="filters" onSubmit={submit} role="search">
-      <label>
-        <span class="hidden">Type, the beginning of a type, or the id of a job</span>
-        <input
-          class="input"
-          list="types"
-          placeholder="Type or job id"
-          value={text}
-          onInput={(event) => setText(event.currentTarget.value)}
-        />
-      </label>
-      <datalist id="types">
-        {props.types.map((one) => (
-          <option key={one.value} value={one.value} />
-        ))}
-      </datalist>
-      <label>
-        <span class="hidden">Created within</span>
-        <select class="input" value={props.chosen.since ?? ""} onChange={(event) => props.choose({ since: event.currentTarget.value })}>
-          {AGES.map(([seconds, label]) => (
-            <option value={seconds} key={seconds}>
-              {seconds ? `Last ${label}` : "Any time"}
-            </option>
-          ))}
-        </select>
-      </label>
-      <label class="check">
-        <input
-          type="checkbox"
-          checked={props.chosen.internal === "true"}
-          onChange={(event) => props.choose({ internal: event.currentTarget.checked ? "true" : "" })}
-        />{" "}
-        Deliveries, too
-      </label>
-      {FILTERS.filter((name) => name !== "since" && name !== "internal" && props.chosen[name]).map((name) => (
-        <Chip key={name} label={`${LABELS[name]}: ${props.chosen[name]}`} remove={() => props.choose({ [name]: "" })} />
-      ))}
-      {isGlobal && props.chosen.type && !props.chosen.type.endsWith("*") && (
-        <Link href={`/?type=${encodeURIComponent(props.chosen.type)}`}>Over time</Link>
-      )}
-    </form>
-  );
 }
 
 type Act = "retry" | "cancel" | "delete";
@@ -296,6 +217,8 @@ function JobList(props: {
   total: number;
   /** Whether all jobs were examined; else there may be more that match. */
   isComplete: boolean;
+  /** How many jobs were examined, if not all were. */
+  examined?: number;
   chosen: Chosen;
   reload: () => void;
   isHeld: boolean;
@@ -310,7 +233,7 @@ function JobList(props: {
   const dialogs = useDialogs();
   const { act } = dialogs;
   const here = jobs.filter((job) => picked.has(job.id));
-  const isNarrow = Object.keys(props.chosen).length > 0;
+  const isNarrow = Object.keys(asked(props.chosen)).length > 0;
   // Of those that match, an action may concern fewer: the question has their number.
   const labelOf = (action: Act): string => (isAll ? `${verbOf(action)} matching jobs` : named(action, here.length));
   const pick = (id: string): void => {
@@ -421,7 +344,7 @@ function JobList(props: {
         </Button>
         <span>
           {many(total, "job")} match{total === 1 ? "es" : ""}
-          {!isComplete && " among those examined; older ones follow"}
+          {!isComplete && `: searched the newest ${props.examined === undefined ? "ones" : number(props.examined)} of this list; go on for others`}
         </span>
         {props.isHeld && <span>The list waits while you are in it.</span>}
         <Turn newer={props.newer} older={props.older} />

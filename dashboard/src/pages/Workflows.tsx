@@ -5,7 +5,7 @@ import { useMay } from "../api/session";
 import { useData } from "../api/use";
 import { Dialog, useDialogs } from "../ui/dialogs";
 import { between, compact, many, Time } from "../ui/format";
-import { Bar, Button, Card, Chip, Empty, Page, Segments, Shown, Table, Turn, usePages } from "../ui/parts";
+import { Bar, Button, Card, Chip, Empty, Page, Segments, Shown, Table, Turn, usePagesInAddress } from "../ui/parts";
 import { type JsonSchema, SchemaForm } from "../ui/schema-form";
 import { State } from "../ui/states";
 
@@ -39,12 +39,11 @@ export function WorkflowsPage() {
     cron_name: parameters.get("cron_name"),
     waiting_for: parameters.get("waiting_for"),
   };
-  const pages = usePages();
+  const pages = usePagesInAddress();
   const [isStarting, setStarting] = useState(false);
   const may = useMay();
   const { cursor } = pages;
   const choose = (change: Partial<typeof chosen>): void => {
-    pages.begin();
     go(`/workflows?${new URLSearchParams(query({ ...chosen, ...change }))}`);
   };
   const workflows = useData(
@@ -107,6 +106,7 @@ export function WorkflowsPage() {
                           {one.target ? `for ${one.target}, ` : ""}
                           <span class="mono">…{one.id.slice(-12)}</span>
                         </span>
+                        {one.error && one.state !== "completed" && <span class="sub clip">{one.error.message}</span>}
                       </>
                     ),
                   },

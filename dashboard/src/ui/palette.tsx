@@ -44,6 +44,8 @@ function remember(visited: Visited): void {
 }
 
 const ID = /^[0-9a-f]{8}-[0-9a-f-]{27,}$|^wf_/i;
+/** The beginning or the end of an id, as lists print it. */
+const PART_OF_ID = /^…?([0-9a-f-]{6,35})$/;
 
 export function Palette(props: { pages: { path: string; label: string; icon: IconName }[]; close: () => void }) {
   const [text, setText] = useState("");
@@ -54,6 +56,11 @@ export function Palette(props: { pages: { path: string; label: string; icon: Ico
   const workflows = useData("palette-workflows", () =>
     accepted(client.GET("/ojs/v1/workflows", { params: { query: { limit: "50" } } })),
   );
+  const wanted = text.trim().toLowerCase();
+  const part = PART_OF_ID.exec(wanted)?.[1];
+  const jobs = useData(part ? `palette-id ${part}` : null, () =>
+    accepted(client.GET("/ojs/v1/jobs", { params: { query: { id: part ?? "", internal: "true", limit: "5" } } })),
+  );
   const may = useMay();
   const dialogs = useDialogs();
   const crons = useData("palette-crons", () => accepted(client.GET("/ojs/v1/crons")));
@@ -61,12 +68,19 @@ export function Palette(props: { pages: { path: string; label: string; icon: Ico
     props.close();
     navigate(path);
   };
-  const wanted = text.trim().toLowerCase();
   const hits: Hit[] = [];
   if (ID.test(wanted)) {
     const given = text.trim();
     hits.push({ key: "job", label: `Job ${given}`, kind: "id", icon: "jobs", go: go(`/jobs/${given}`) });
     hits.push({ key: "wf", label: `Workflow ${given}`, kind: "id", icon: "workflows", go: go(`/workflows/${given}`) });
+  }
+  for (const job of part ? (jobs.data?.jobs ?? []) : []) {
+    hits.push({ key: job.id, label: `${job.type} ${job.id}`, kind: "id", icon: "jobs", go: go(`/jobs/${job.id}`) });
+  }
+  for (const one of part ? (workflows.data?.workflows ?? []) : []) {
+    if (!one.id.toLowerCase().startsWith(part ?? "") && !one.id.toLowerCase().endsWith(part ?? "")) continue;
+    const label = `${one.name ?? one.definition ?? one.type} ${one.id}`;
+    hits.push({ key: one.id, label, kind: "id", icon: "workflows", go: go(`/workflows/${one.id}`) });
   }
   const add = (label: string, kind: string, icon: IconName, path: string): void => {
     const open = (): void => {
@@ -148,7 +162,7 @@ export function Palette(props: { pages: { path: string; label: string; icon: Ico
       />
       {!found.length && (
         <p class="quiet none" role="status">
-          Nothing found for “{text.trim()}”. A job or workflow is found by its whole id, others by a part of their name.
+          Nothing found for “{text.trim()}”. A job or workflow is found by its id, its beginning or its end, others by a part of their name.
         </p>
       )}
       <ul role="listbox" id="hits" aria-label="Found" hidden={!found.length}>

@@ -1,7 +1,7 @@
 /** Small parts that all pages are made of. */
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import { Link } from "wouter-preact";
+import { Link, useLocation, useSearch } from "wouter-preact";
 import type { Loaded } from "../api/use";
 import { Icon, type IconName } from "./icons";
 
@@ -281,6 +281,25 @@ export function usePages() {
     begin: () => setCursors([]),
     newer: cursors.length ? () => setCursors(cursors.slice(0, -1)) : undefined,
     older: (next: string | null | undefined) => (next ? () => setCursors([...cursors, next]) : undefined),
+  };
+}
+
+/** As `usePages`, with the place in the address: a reload, a link and the way back lead to the same page. */
+export function usePagesInAddress() {
+  const [path, go] = useLocation();
+  const search = useSearch();
+  const parameters = new URLSearchParams(search);
+  const cursors = (parameters.get("page") ?? "").split(".").filter(Boolean);
+  const turn = (next: string[]): void => {
+    const others = new URLSearchParams(search);
+    if (next.length) others.set("page", next.join("."));
+    else others.delete("page");
+    go(`${path}?${others}`);
+  };
+  return {
+    cursor: cursors.at(-1),
+    newer: cursors.length ? () => turn(cursors.slice(0, -1)) : undefined,
+    older: (next: string | null | undefined) => (next ? () => turn([...cursors, next]) : undefined),
   };
 }
 

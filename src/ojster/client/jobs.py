@@ -119,9 +119,12 @@ class RemoteJobs(RemoteCapability, JobCalls):
         sort = next((name for name, order in SORTS.items() if order == (page.sort, page.ascending)), None)
         if sort is None or (of_dead and sort != "newest"):
             raise InvalidRequest(f"A server does not sort this list by {page.sort!r} so. Jobs: {', '.join(SORTS)}.")
-        query = paging(page) | {
-            _QUERY_NAMES.get(name, name): shown_value(name, value) for name, value in listed.items()
-        }
+        place = paging(page)
+        if page.is_bounded or not chosen.has_index:  # an offset asks for a list that is examined as a whole
+            if page.offset and page.is_by_arrival:
+                raise InvalidRequest("A search has no offset. Go on with the 'next_before' of a page.", field="offset")
+            place |= {"offset": None} if page.is_by_arrival else {"offset": None, "cursor": page.offset or None}
+        query = place | {_QUERY_NAMES.get(name, name): shown_value(name, value) for name, value in listed.items()}
         query |= {"internal": "true" if chosen.internal else None, "sort": sort if sort != "newest" else None}
         answer, total, before = await self._connection.list_page("/dead-letter" if of_dead else "/jobs", query)
         more = msgspec.json.decode(answer["pagination"])
