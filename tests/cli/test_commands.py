@@ -250,6 +250,22 @@ def test_a_queue_is_configured_after_a_look_at_what_that_means(ojster: Ojster) -
         ojster("queues", "configure", "q", *wrong, expect=2)
 
 
+def test_jobs_and_the_history_of_a_workflow_are_printed_as_csv_and_lines_of_json(ojster: Ojster) -> None:
+    ojster("push", "mail.send", "=1", "--queue", "q")
+    step = '{"type": "chain", "name": "n", "steps": [{"id": "first", "type": "a", "args": []}]}'
+    (ojster.folder / "n.json").write_text(step)
+    id = ojster.json("workflows", "start", "n.json")["id"]
+    header, row = ojster("jobs", "export", "--format", "csv", "--queue", "q", "--state", "available").splitlines()
+    assert header.startswith("id,type,queue,state")
+    assert '"[""=1""]"' in row
+    (line,) = ojster("jobs", "export", "--type", "mail.*").splitlines()
+    assert json.loads(line)["args"] == ["=1"]
+    assert ojster("jobs", "export", "--error-type", "E").strip() == ""
+    header, row = ojster("workflows", "export", id[:13], "--format", "csv").splitlines()
+    assert row.startswith("first,job,a,")
+    assert json.loads(ojster("workflows", "export", id))["state"] == "active"
+
+
 def test_workers_are_disabled_configured_and_enabled(ojster: Ojster) -> None:
     disabled = ojster.json("workers", "disable", "w", "--reason", "its disk is full")
     assert (disabled["enabled"], disabled["reason"]) == (False, "its disk is full")

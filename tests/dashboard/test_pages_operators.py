@@ -13,6 +13,7 @@ from ojster.audit.entries import AuditEvent
 from ojster.queues.answer_wire import QueueConfigurationBody
 from tests.browser import needs_browser
 from tests.conftest import Bench
+from tests.dashboard import data
 from tests.dashboard.conftest import BUILT
 from tests.dashboard.test_pages import faults, is_loaded, open_page
 
@@ -154,3 +155,32 @@ async def test_the_limits_of_a_key_are_replaced_for_a_while(bench: Bench, server
     assert replaced.expires_at
     await limits.get_by_role("button", name="Take back what replaces the limits of stripe").click()
     await limits.get_by_text("2 of 2").wait_for()
+
+
+async def test_lists_histories_and_the_numbers_of_charts_are_saved(bench: Bench, server: str, page: Page) -> None:
+    for number in range(60):
+        await bench.push("mail.send", f"=cmd|{number}", queue="mail")
+    await bench.push("other")
+    await bench.ack(await bench.fetch_one("mail"))
+    await open_page(page, server, "jobs?type=mail.send")
+    jobs = rows_of(await saved(page, "Export these jobs as CSV"))
+    assert (len(jobs), {job["type"] for job in jobs}) == (60, {"mail.send"}), "more than the page shows"
+    await is_loaded(page)
+    assert len(json.loads(await saved(page, "Export these jobs as JSON"))) == 60
+    release = await data.release(bench)
+    await open_page(page, server, "workflows")
+    assert [row["id"] for row in rows_of(await saved(page, "Export these workflows as CSV"))] == [release]
+    await open_page(page, server, f"workflows/{release}")
+    await page.get_by_role("tab", name="Steps").click()
+    steps = rows_of(await saved(page, "Export the history as CSV"))
+    assert [(step["path"], step["state"]) for step in steps][:1] == [("build", "completed")]
+    history = json.loads(await saved(page, "Export the history as JSON"))
+    assert (history["workflow"]["id"], len(history["steps"])) == (release, len(steps))
+    assert await faults(page) == []
+    await open_page(page, server, "queues/mail")
+    async with page.expect_download() as begun:
+        await page.get_by_role("button", name="Export the numbers of Jobs per minute").click()
+    minutes = rows_of(Path(await (await begun.value).path()).read_text())
+    assert len(minutes) == 60
+    assert sum(float(minute["completed"]) for minute in minutes) == 1
+    assert minutes[0]["time"].endswith(":00.000Z")

@@ -3,6 +3,7 @@ import { useLocation, useSearch } from "wouter-preact";
 import { accepted, client, query, type Schemas } from "../api/client";
 import { useMay } from "../api/session";
 import { useData } from "../api/use";
+import { ExportButtons } from "../ui/export";
 import { between, compact, many, number, tail, Time } from "../ui/format";
 import { type Dialogs, useDialogs } from "../ui/dialogs";
 import { Button, Card, type Column, Empty, Folded, JobLink, Page, Shown, Table, Turn, usePagesInAddress } from "../ui/parts";
@@ -347,6 +348,7 @@ function JobList(props: {
           {!isComplete && `: searched the newest ${props.examined === undefined ? "ones" : number(props.examined)} of this list; go on for others`}
         </span>
         {props.isHeld && <span>The list waits while you are in it.</span>}
+        <ExportButtons path="job-export" query={asked(props.chosen)} name="jobs" what="these jobs" />
         <Turn newer={props.newer} older={props.older} />
       </div>
     </>

@@ -11,6 +11,7 @@ import { Dialog, useDialogs } from "../ui/dialogs";
 import { between, duration, exact, many, number, Time } from "../ui/format";
 import { Icon } from "../ui/icons";
 import { Json } from "../ui/json";
+import { ExportButtons } from "../ui/export";
 import { Button, Card, Copy, Empty, Facts, JobLink, Page, Shown, Table, Tabs, Turn, usePages } from "../ui/parts";
 import { type JsonSchema, SchemaForm } from "../ui/schema-form";
 import { State } from "../ui/states";
@@ -148,6 +149,12 @@ export function WorkflowPage({ id }: { id: string }) {
             {tab === "graph" && <Graph id={id} job={flow.data?.job_id ?? undefined} name={nameOf(shown)} first={failuresOf(shown)[0]?.path ?? null} chosen={chosen?.path ?? null} choose={setChosen} />}
             {needsSteps && <StepFilter only={only} choose={choose} turn={turn} />}
             {tab === "timeline" && <Shown of={steps}>{(data) => <Gantt rows={data.steps} name={nameOf(shown)} />}</Shown>}
+            {needsSteps && (
+              <div class="more">
+                <span>The whole history</span>
+                <ExportButtons path={`workflows/${encodeURIComponent(id)}/export`} name={`workflow-${id}`} what="the history" />
+              </div>
+            )}
             {tab === "steps" && <Shown of={steps}>{(data) => <Steps rows={data.steps} choose={setChosen} />}</Shown>}
             {tab === "flow" && <Shown of={flow}>{(data) => <FlowTab id={id} flow={data} />}</Shown>}
             {tab === "data" && <Data workflow={shown} />}

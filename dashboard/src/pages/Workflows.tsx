@@ -4,6 +4,7 @@ import { accepted, client, query, type Schemas } from "../api/client";
 import { useMay } from "../api/session";
 import { useData } from "../api/use";
 import { Dialog, useDialogs } from "../ui/dialogs";
+import { ExportButtons } from "../ui/export";
 import { between, compact, many, Time } from "../ui/format";
 import { Bar, Button, Card, Chip, Empty, Page, Segments, Shown, Table, Turn, usePagesInAddress } from "../ui/parts";
 import { type JsonSchema, SchemaForm } from "../ui/schema-form";
@@ -128,6 +129,7 @@ export function WorkflowsPage() {
               />
               <div class="more">
                 <span>{many(data.pagination.total, "workflow")}</span>
+                <ExportButtons path="workflow-export" query={query(chosen)} name="workflows" what="these workflows" />
                 <Turn newer={pages.newer} older={pages.older(data.pagination.next_cursor)} />
               </div>
             </>

@@ -3,6 +3,8 @@ import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { compact, dayOfYear, exact, fraction, minuteOfDay, useZone, wallClock } from "./format";
+import { saveRows } from "./export";
+import { Button } from "./parts";
 import type { Colour } from "./states";
 
 export interface Series {
@@ -141,5 +143,18 @@ export function Chart(props: Properties) {
   useEffect(() => {
     plot.current?.setData([times, ...series.map((one) => one.values)]);
   });
-  return <div class="chart" ref={place} role="img" aria-label={label} style={{ minHeight: `${height + 30}px` }} />;
+  const saveNumbers = (): void => {
+    const rows = times.map((at, step) => [new Date(at * 1000).toISOString(), ...series.map((one) => one.values[step] ?? null)]);
+    saveRows([["time", ...series.map((one) => one.label)], ...rows], "chart.csv");
+  };
+  return (
+    <>
+      <div class="chart" ref={place} role="img" aria-label={label} style={{ minHeight: `${height + 30}px` }} />
+      <div class="more bare">
+        <Button isSmall kind="plain" icon="download" aria-label={`Export the numbers of ${label}`} onClick={saveNumbers}>
+          CSV
+        </Button>
+      </div>
+    </>
+  );
 }

@@ -25,6 +25,21 @@ async function fetchExport(path: string, query: Record<string, string>, name: st
   save(await answer.blob(), name);
 }
 
+/** What a spreadsheet would take for the beginning of a formula. */
+const FORMULA = /^[=+\-@\t\r\n＝＋－＠]/;
+
+function cell(value: string | number | null): string {
+  if (value === null) return "";
+  if (typeof value === "number") return String(value);
+  const text = FORMULA.test(value) ? `'${value}` : value;
+  return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+}
+
+/** Saves rows that the page has as CSV; a text that a spreadsheet would take for a formula has an apostrophe in front. */
+export function saveRows(rows: (string | number | null)[][], name: string): void {
+  save(new Blob([rows.map((row) => `${row.map(cell).join(",")}\r\n`).join("")], { type: "text/csv" }), name);
+}
+
 /** Buttons that save what a list shows, all of it and not one page alone, as CSV and as JSON. */
 export function ExportButtons(props: { path: string; query?: Record<string, string>; name: string; what: string }) {
   const { act } = useDialogs();

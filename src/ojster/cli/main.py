@@ -49,9 +49,9 @@ _ALL: Final = (
     CommandPlace(
         "jobs",
         "commands.jobs:jobs",
-        "List, show, cancel, activate, retry and delete jobs.",
+        "List, show, export, cancel, activate, retry and delete jobs.",
         "jobs",
-        "activate cancel delete explain history info list logs prioritize retry show",
+        "activate cancel delete explain export history info list logs prioritize retry show",
     ),
     CommandPlace(
         "dead-letter",
@@ -87,9 +87,9 @@ _ALL: Final = (
     CommandPlace(
         "queues",
         "commands.queues:queues",
-        "List, show, create, pause, resume and delete queues.",
+        "List, show, create, configure, pause, resume and delete queues.",
         "queues",
-        "create delete list pause resume show unserved",
+        "configure create delete list pause resume show unserved waits",
     ),
     CommandPlace("tasks", "commands.tasks:tasks", "Show the recorded runs of tasks.", "insight", "runs statistics"),
     CommandPlace(
@@ -97,8 +97,8 @@ _ALL: Final = (
         "commands.workflows:workflows",
         "Start, show, draw, approve, hold, retry and cancel workflows.",
         "workflows",
-        "approve cancel delete depend draw fork hold info list note properties reject release resume retry show start "
-        "stats status steps terminate",
+        "approve cancel delete depend draw export fork hold info list note properties reject release resume retry show "
+        "start stats status steps terminate",
     ),
     CommandPlace(
         "flows",

@@ -12,6 +12,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 
 from ojster.cli.declared import Command, IsoSpan, Seconds, micros_of, option_of
+from ojster.cli.job_export import export_jobs
 from ojster.cli.option_rules import excludes
 from ojster.cli.options import ask, done, examples, resumption, with_json, with_url
 from ojster.cli.output import ago, console, job_json, print_json, print_page, print_table, state_text
@@ -110,10 +111,11 @@ def _argument(text: str) -> Any:
 
 
 @click.group(
-    epilog=examples("ojster jobs list --state active", "ojster jobs show ID", "ojster jobs cancel --type 'report.*'")
+    commands=[export_jobs],
+    epilog=examples("ojster jobs list --state active", "ojster jobs show ID", "ojster jobs cancel --type 'report.*'"),
 )
 def jobs() -> None:
-    """List, show, cancel, activate, retry and delete jobs."""
+    """List, show, export, cancel, activate, retry and delete jobs."""
 
 
 def _several(*names: str, help: str) -> Command:

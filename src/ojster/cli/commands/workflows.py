@@ -34,6 +34,7 @@ from ojster.cli.workflow_selection import (
     sweeps_workflows,
     takes_workflow,
 )
+from ojster.cli.workflow_steps import export_workflow, show_steps
 from ojster.cli.workflow_tree import MAX_SHOWN_CHILDREN, follow, shown_state, status_lines
 from ojster.client.interface import Client
 from ojster.core.errors import NotFound
@@ -48,7 +49,6 @@ from ojster.workflows.read.drawing import draw
 from ojster.workflows.read.info import WorkflowInfo
 from ojster.workflows.read.preview import preview
 from ojster.workflows.read.selection import WorkflowFilter
-from ojster.workflows.read.step_pages import DEFAULT_STEPS, MOST_STEPS, STEP_STATES, StepFilter
 from ojster.workflows.run.control import Review
 from ojster.workflows.run.dependencies import NewDependencies
 from ojster.workflows.run.steps import StepAddress
@@ -59,7 +59,7 @@ ID: Final = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"
 
 
 @click.group(
-    commands=[delete_workflows],
+    commands=[delete_workflows, export_workflow, show_steps],
     epilog=examples(
         "ojster workflows start nightly.yaml --param day=2026-11-21 --watch",
         "ojster workflows show ID --watch",
@@ -390,43 +390,6 @@ def status(workflow_id: str, url: str, as_json: bool) -> None:
         return
     for line in status_lines(status):
         console.print(line, soft_wrap=True)
-
-
-@workflows.command(
-    "steps",
-    epilog=examples(f"ojster workflows steps {ID} --state failed", f"ojster workflows steps {ID} --search mail --json"),
-)
-@takes_workflow()
-@with_url
-@click.option("--state", "-s", type=click.Choice(sorted(STEP_STATES)), help="Only steps in this state.")
-@click.option("--held", is_flag=True, help="Only steps that wait for an answer, a time or a resumption.")
-@click.option("--search", default="", metavar="TEXT", help="Only steps with this text in their name or type.")
-@click.option("--after", type=click.IntRange(0), default=0, help="Go on after this number, which a page ends with.")
-@click.option(
-    "--limit",
-    "-n",
-    type=click.IntRange(1, MOST_STEPS),
-    default=DEFAULT_STEPS,
-    show_default=True,
-    help="Maximum number to list.",
-)
-@with_json
-def show_steps(
-    workflow_id: str, url: str, state: str | None, held: bool, search: str, after: int, limit: int, as_json: bool
-) -> None:
-    """List the steps of a workflow, in the order of their creation."""
-    chosen = StepFilter(workflow_id, state, after, limit, is_held=held, search=search)
-    page = ask(url, lambda client: client.workflows.steps(chosen))
-    if as_json:
-        print_json({"steps": page.steps, "next_after": page.next_after})
-        return
-    rows = [
-        (step.path, step.display_name or step.type, step.job_state or step.state, step.job_id, step.attempt)
-        for step in page.steps
-    ]
-    print_table(("step", "type", "state", "job", "# attempt"), rows, "There are no such steps.")
-    if page.next_after is not None:
-        click.echo(f"There are more: --after {page.next_after}", err=True)
 
 
 @workflows.command("stats", epilog=examples("ojster workflows stats", "ojster workflows stats --definition gist"))
