@@ -10,6 +10,7 @@ import pytest
 from ojster.jobs import sweeps
 from tests.browser import needs_browser
 from tests.conftest import Bench
+from tests.dashboard import data
 from tests.dashboard.conftest import BUILT
 from tests.dashboard.test_pages import faults, live, open_page
 
@@ -47,3 +48,24 @@ async def test_a_long_action_shows_how_far_it_is_and_stops_between_two_parts(
     may_answer.set()
     await page.get_by_text("40 jobs cancelled. Stopped: the others stay as they are.").wait_for()
     assert await live(bench, "default") == {"available": 20, "cancelled": 40}
+
+
+async def test_picked_workflows_are_changed_as_many_as_the_button_says(bench: Bench, server: str, page: Page) -> None:
+    steps = [{"type": "do", "args": []}]
+    ids = [await data.create(bench, {"type": "chain", "name": "Import", "steps": steps}) for _ in range(55)]
+    await bench.service.workflows.cancel(ids[-1])
+    await open_page(page, server, "workflows")
+    await page.get_by_role("button", name="Pick these 50").click()
+    await page.get_by_role("button", name="Cancel 49 workflows").wait_for()
+    await page.get_by_role("button", name="Pick all 55 that match").click()
+    await page.get_by_role("button", name="Retry 1 workflow").wait_for()
+    await page.get_by_role("button", name="Cancel 54 workflows").click()
+    assert await faults(page) == []
+    await page.get_by_role("dialog").get_by_role("button", name="Cancel 54 workflows").click()
+    await page.get_by_text("54 workflows cancelled.").wait_for()
+    assert {(await bench.service.workflows.show(id, steps=False)).state for id in ids} == {"cancelled"}
+    await page.get_by_role("checkbox").first.check()
+    await page.get_by_role("button", name="Retry 1 workflow").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Retry 1 workflow").click()
+    await page.get_by_text("1 workflow retried.").wait_for()
+    assert (await bench.service.workflows.show(ids[-1])).state == "running"

@@ -9,6 +9,7 @@ import { between, compact, many, Time } from "../ui/format";
 import { Bar, Button, Card, Chip, Empty, Page, Segments, Shown, Table, Turn, usePagesInAddress } from "../ui/parts";
 import { type JsonSchema, SchemaForm } from "../ui/schema-form";
 import { State } from "../ui/states";
+import { PickedWorkflows, readMatching } from "./WorkflowBulk";
 
 type Info = Schemas["WorkflowInfo"];
 
@@ -42,9 +43,17 @@ export function WorkflowsPage() {
   };
   const pages = usePagesInAddress();
   const [isStarting, setStarting] = useState(false);
+  const [picked, setPicked] = useState<ReadonlyMap<string, Info>>(new Map());
+  const { act } = useDialogs();
+  const pick = (one: Info): void => {
+    const next = new Map(picked);
+    if (!next.delete(one.id)) next.set(one.id, one);
+    setPicked(next);
+  };
   const may = useMay();
   const { cursor } = pages;
   const choose = (change: Partial<typeof chosen>): void => {
+    setPicked(new Map());
     go(`/workflows?${new URLSearchParams(query({ ...chosen, ...change }))}`);
   };
   const workflows = useData(
@@ -85,6 +94,15 @@ export function WorkflowsPage() {
         <Shown of={workflows} rows={10}>
           {(data) => (
             <>
+              {picked.size > 0 && (
+                <PickedWorkflows
+                  picked={[...picked.values()]}
+                  total={data.pagination.total}
+                  pickAll={() => void act(async () => setPicked(new Map((await readMatching(chosen)).map((one) => [one.id, one]))))}
+                  clear={() => setPicked(new Map())}
+                  done={workflows.reload}
+                />
+              )}
               <Table<Info>
                 label="Workflows"
                 rows={data.workflows}
@@ -95,6 +113,17 @@ export function WorkflowsPage() {
                   </Empty>
                 }
                 columns={[
+                  ...(may("cancel")
+                    ? [
+                        {
+                          label: "Pick",
+                          className: "pick",
+                          cell: (one: Info) => (
+                            <input type="checkbox" aria-label={`Pick the workflow ${one.id.slice(-12)}`} checked={picked.has(one.id)} onChange={() => pick(one)} />
+                          ),
+                        },
+                      ]
+                    : []),
                   {
                     label: "Workflow",
                     className: "grow",
@@ -128,6 +157,16 @@ export function WorkflowsPage() {
                 ]}
               />
               <div class="more">
+                {may("cancel") && (
+                  <Button
+                    isSmall
+                    kind="plain"
+                    onClick={() => setPicked(new Map(data.workflows.map((one) => [one.id, one])))}
+                    disabled={!data.workflows.length}
+                  >
+                    Pick these {data.workflows.length}
+                  </Button>
+                )}
                 <span>{many(data.pagination.total, "workflow")}</span>
                 <ExportButtons path="workflow-export" query={query(chosen)} name="workflows" what="these workflows" />
                 <Turn newer={pages.newer} older={pages.older(data.pagination.next_cursor)} />
