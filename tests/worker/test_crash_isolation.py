@@ -166,9 +166,9 @@ async def test_a_job_that_times_out_while_it_waits_to_begin_alone_runs_later(
     handle = await careful.aenqueue()
     await app.service().database.run(_lose, handle.id)
     await app.client().queues.resume("default")
-    while "careful" not in [context.job.type for _, context in worker._active.values()]:
+    while "careful" not in [context.job.type for context in worker._attempts.contexts]:
         await asyncio.sleep(0.01)
-    while "careful" in [context.job.type for _, context in worker._active.values()]:
+    while "careful" in [context.job.type for context in worker._attempts.contexts]:
         await asyncio.sleep(0.01)
     assert ran == ["long"]
     may_end.set()

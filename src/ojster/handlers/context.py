@@ -117,6 +117,7 @@ class JobContext:
         """Steps that the job appends to its workflow, as JSON."""
         self.changes: Changes | None = None
         """Changes to the properties of its workflow, applied when this attempt ends."""
+        self.must_finish = False  # whether ``finish`` has anything to do
         self.kept_log: LogReports | None = None  # the worker sets it for a type with keep_logs
         self.kept_flows: Any = None  # the waiting flows that the worker keeps: ``KeptFlows``
 
@@ -326,8 +327,7 @@ class JobContext:
         bool
             Whether the handler should stop.
         """
-        stopped = self._stop.wait(seconds)
-        self.has_seen_stop |= stopped
+        self.has_seen_stop |= (stopped := self._stop.wait(seconds))
         return stopped
 
     def stop(self) -> None:
@@ -393,6 +393,7 @@ class JobContext:
         """
         fraction = min(1.0, max(0.0, done / total)) if total else 1.0
         details = None if data is None else to_json(dict(data))
+        self.must_finish = True
         self._progress.offer(Progress(self.job.id, fraction, message, self.worker_id, self.job.attempt, details))
 
     def restored(self, default: Any = None) -> Any:

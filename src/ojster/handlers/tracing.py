@@ -82,14 +82,7 @@ def _producing(name: str, attributes: dict[str, str]) -> Iterator[dict[str, str]
         yield {key: value for key, value in carrier.items() if key in CARRIED}
 
 
-class TracedRun:
-    """One run of a job, of which nothing is recorded."""
-
-    def end(self, ending: Acknowledgement | FailureReport | Release) -> None:
-        """Record the outcome of the run."""
-
-
-class _RecordedRun(TracedRun):
+class RecordedRun:
     """The span of one run of a job."""
 
     def __init__(self, span: Any, job: Job) -> None:
@@ -97,6 +90,7 @@ class _RecordedRun(TracedRun):
         self._job = job
 
     def end(self, ending: Acknowledgement | FailureReport | Release) -> None:
+        """Record the outcome of the run."""
         if isinstance(ending, FailureReport):
             failure = ending.failure
             attributes = {
@@ -114,23 +108,20 @@ class _RecordedRun(TracedRun):
             self._span.set_status(Status(StatusCode.OK))
 
 
-_NOT_RECORDED: Final = nullcontext(TracedRun())
-
-
-def running(job: Job, worker_id: str | None, *, recorded: bool) -> AbstractContextManager[TracedRun]:
-    """Record that a job runs. Spans of its handler belong to this span; the baggage is that of the producer.
+def is_traced(job: Job, *, recorded: bool) -> bool:
+    """Return whether the run of a job is recorded, or its handler belongs to a trace: else nothing is to be done.
 
     Parameters
     ----------
     recorded:
         Whether a provider is configured: see ``records``.
     """
-    may_carry = b'"traceparent"' in job.envelope or b'"baggage"' in job.envelope
-    return _running(job, worker_id) if ENABLED and (recorded or may_carry) else _NOT_RECORDED
+    return ENABLED and (recorded or b'"traceparent"' in job.envelope or b'"baggage"' in job.envelope)
 
 
 @contextmanager
-def _running(job: Job, worker_id: str | None) -> Iterator[TracedRun]:
+def running(job: Job, worker_id: str | None) -> Iterator[RecordedRun]:
+    """Record that a job runs. Spans of its handler belong to this span; the baggage is that of the producer."""
     carrier = {key: value for key in CARRIED if isinstance(value := job.meta.get(key), str)}
     origin = propagate.extract(carrier, context=contexts.Context()) if carrier else None
     links = [Link(trace.get_current_span(origin).get_span_context())] if origin is not None else []
@@ -153,7 +144,7 @@ def _running(job: Job, worker_id: str | None) -> Iterator[TracedRun]:
         with _tracer().start_as_current_span(
             f"{job.queue} process", kind=SpanKind.CONSUMER, links=links, attributes=attributes
         ) as span:
-            yield _RecordedRun(span, job)
+            yield RecordedRun(span, job)
     finally:
         contexts.detach(token)
 

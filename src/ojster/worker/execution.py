@@ -142,11 +142,7 @@ class Executor:
             The worker has given up the attempt, and decides what happens to the job.
         """
         job = context.job
-        for _ in range(_TURNS_TO_LEAVE):  # a flow that waits was woken, and fetched again, before its handler has ended
-            if job.id not in self._runs:
-                break
-            await asyncio.sleep(0)
-        if job.id in self._runs:
+        if job.id in self._runs and not await self._has_left(job):
             log.info("job %s waits: an earlier attempt of it still runs here", job.id)
             return hand_back(job, context.worker_id, delay=round(OVERLAP_DELAY_SECONDS * 1e6))
         self._runs.add(job.id)
@@ -159,6 +155,14 @@ class Executor:
                 waiting = asyncio.create_task(self._wait_for_threads(context.thread_ended, context))
                 self._later.add(waiting)
                 waiting.add_done_callback(self._later.discard)
+
+    async def _has_left(self, job: Job) -> bool:
+        """Wait a moment for an earlier attempt to end: a flow may be fetched again before its handler has ended."""
+        for _ in range(_TURNS_TO_LEAVE):
+            await asyncio.sleep(0)
+            if job.id not in self._runs:
+                return True
+        return False
 
     async def _wait_for_threads(self, ended: asyncio.Event, context: JobContext) -> None:
         """Count the threads that a flow has left behind until they have ended."""
@@ -174,13 +178,18 @@ class Executor:
         """Wait until the job may begin, and run it; its timeout has begun with its lease."""
         job = context.job
         ends = asyncio.get_running_loop().time() + job.timeout / 1e6 if job.timeout else None
+        if job.losses or self._isolation.is_closed:
+            try:
+                async with nullcontext() if ends is None else asyncio.timeout_at(ends):
+                    place = await self._isolation.join(suspect=self._begins_alone(job))
+            except TimeoutError:
+                return hand_back(job, context.worker_id)
+        else:
+            place = self._isolation.join_at_once()
         try:
-            async with nullcontext() if ends is None else asyncio.timeout_at(ends):
-                place = await self._isolation.join(suspect=self._begins_alone(job))
-        except TimeoutError:
-            return hand_back(job, context.worker_id)
-        try:
-            with tracing.running(job, context.worker_id, recorded=self._is_recorded) as run:
+            if not tracing.is_traced(job, recorded=self._is_recorded):
+                return await self._run(context, ends)
+            with tracing.running(job, context.worker_id) as run:
                 ending = await self._run(context, ends)
                 if ending is not None:
                     run.end(ending)
@@ -207,9 +216,7 @@ class Executor:
             else:
                 result = await self._call(context)
             appended = tuple(context.appended)
-            encoded, file = _to_json(job.type, result), None
-            if encoded is not None and (handler := self._app.handlers.get(job.type)) is not None:
-                handler.types.check_result(result, encoded)
+            encoded, file = self._encoded(job.type, result), None
             if encoded is not None and len(encoded) > MAX_RESULT_BYTES:
                 file = await context.keep_result(encoded)
                 encoded = encoded if file is None else None
@@ -235,8 +242,16 @@ class Executor:
             return report_failure(context, failure_of(error, context.job), context.changes)
         finally:
             context.time_limit = None
-            with contextlib.suppress(asyncio.CancelledError):  # the attempt has ended: its outcome is not lost
-                await context.finish()
+            if context.must_finish:
+                with contextlib.suppress(asyncio.CancelledError):  # the attempt has ended: its outcome is not lost
+                    await context.finish()
+
+    def _encoded(self, type: str, result: Any) -> bytes | None:
+        """Return the result of a handler as JSON, checked; ``None``: it has none."""
+        encoded = _to_json(type, result)
+        if encoded is not None and (handler := self._app.handlers.get(type)) is not None:
+            handler.types.check_result(result, encoded)
+        return encoded
 
     async def _call(self, context: JobContext) -> Any:
         handler = self._app.handlers.get(context.job.type)
@@ -248,12 +263,14 @@ class Executor:
         enter_job(context)
         if handler is not None and handler.keep_logs is not None:
             keep, loop = context.client.jobs.add_to_log, asyncio.get_running_loop()
+            context.must_finish = True
             context.kept_log = LogReports(handler.keep_logs, context.holder, keep, loop)
-        await context.restore_parent_results()
+        if context.job.parent_results is not None:
+            await context.restore_parent_results()
         args = await _args_of(context)
-        if self._app.codecs:
-            context.codecs = self._app.codecs
-            args = self._app.codecs.decode(args, context.meta)
+        if codecs := self._app.codecs:
+            context.codecs = codecs
+            args = codecs.decode(args, context.meta)
 
         if handler is not None and not self._app.execution_middleware:
             return await self._invoke(handler, args, context)
@@ -277,7 +294,9 @@ class Executor:
         if handler.takes_context:
             values = (context, *values)
         if handler.needs is None:
-            return await self._call_function(handler, context, partial(handler.function, *values))
+            if handler.is_async:
+                return await handler.function(*values)
+            return await self._call_in_thread(context, partial(handler.function, *values))
         use_threads(self._openers)
         if handler.is_async:
             async with provided(handler.needs, context.job) as needed:
@@ -285,7 +304,7 @@ class Executor:
         provision = Provision(handler.needs, context.job)
         call = partial(handler.function, *values, **await provision.open())
         try:
-            result = await self._call_function(handler, context, call)
+            result = await self._call_in_thread(context, call)
         except BaseException as error:
             if context.thread_ended is not None and not context.thread_ended.is_set():
                 closing = asyncio.create_task(provision.close_after(context.thread_ended, error))
@@ -297,9 +316,7 @@ class Executor:
         await provision.close()
         return result
 
-    async def _call_function(self, handler: JobType[Any, Any], context: JobContext, call: Callable[[], Any]) -> Any:
-        if handler.is_async:
-            return await call()
+    async def _call_in_thread(self, context: JobContext, call: Callable[[], Any]) -> Any:
         layers = self._app.thread_middleware
         run = contextvars.copy_context().run
         through = partial(middleware.through_thread_middleware, layers, context.job, call)
@@ -360,9 +377,7 @@ class Executor:
         if isinstance(outcome, Raised) or is_unclear:
             return None
         try:
-            encoded = _to_json(job.type, outcome)
-            if encoded is not None:
-                handler.types.check_result(outcome, encoded)
+            encoded = self._encoded(job.type, outcome)
         except Exception:
             return None
         if encoded is not None and len(encoded) > MAX_RESULT_BYTES:

@@ -37,6 +37,7 @@ from ojster.sandbox.sandbox import Sandbox
 from ojster.service import Service
 from ojster.worker import job_log
 from ojster.worker.arrival import arrive
+from ojster.worker.attempts import Attempts
 from ojster.worker.backoff import UNREACHABLE, Backoff
 from ojster.worker.backup_heartbeat import BackupHeartbeat
 from ojster.worker.children import FAREWELL_SECONDS, ChildLimits, ChildPool
@@ -183,8 +184,7 @@ class Worker:
         self.id = f"worker_{new_id()}" if self._identity is None else self._identity.id
         self.state: State = "running"
         self.processed = 0
-        self._active: dict[tuple[str, int], tuple[asyncio.Task[None], JobContext]] = {}
-        """Running attempts by job and start: its lease may have expired, and it was fetched again meanwhile."""
+        self._attempts = Attempts(self._run, self._note_end)
         self._reporter = Reporter(self.id, self.lease)
         self._stopping = Stopping(self.id)
         self._fetching: asyncio.Task[list[Job]] | None = None
@@ -206,7 +206,7 @@ class Worker:
     @property
     def abandoned(self) -> int:
         """The number of handlers that still run although their jobs were given up: threads, or stubborn coroutines."""
-        return self._executor.busy_threads + sum(context.is_given_up for _, context in self._active.values())
+        return self._executor.busy_threads + sum(context.is_given_up for context in self._attempts.contexts)
 
     @property
     def job_types(self) -> tuple[str, ...]:
@@ -216,7 +216,7 @@ class Worker:
     @property
     def active(self) -> int:
         """The number of running jobs."""
-        return len(self._active)
+        return len(self._attempts)
 
     # Commands
 
@@ -295,6 +295,7 @@ class Worker:
         self._children = None if self.children is None else ChildPool(self.children)
         runner = None if self.code is None else CodeRunner(self.code, client)
         self._executor = Executor(self.app, self.concurrency, self._children, self._changed.set, runner)
+        self._attempts.open()
         self._executor.watch.backup_heartbeat = BackupHeartbeat(
             self.app.client, self._heartbeat, self._heartbeat_interval, lambda: self._running_jobs, self._held
         )
@@ -309,7 +310,7 @@ class Worker:
             for helper in (beating, registering, self._stopping):
                 helper.cancel()
             await asyncio.gather(beating, registering, return_exceptions=True)
-            if left := self._stopping.stop_all(list(self._active.values()), lambda _: None):  # it leaves, or is lost
+            if left := self._stopping.stop_all(self._attempts.with_tasks(), lambda _: None):  # it leaves, or is lost
                 await asyncio.wait(left, timeout=LAST_REPORT_SECONDS)
             await self._outbox.hand_back_now(client, self._held.take_all())
             if self._children is not None:
@@ -377,11 +378,11 @@ class Worker:
     @property
     def _room(self) -> int:
         """How many jobs to fetch next; none are fetched while it is 0 or less."""
-        return self._executor.room(self.concurrency - len(self._active))
+        return self._executor.room(self.concurrency - self.active)
 
     @property
     def _is_idle(self) -> bool:
-        return not self._active and not self._held and self._outbox.is_empty
+        return not self.active and not self._held and self._outbox.is_empty
 
     def _take_in(self, client: Client, jobs: Sequence[Job]) -> None:
         """Begin fetched jobs, as many as there is room for, and hold the others."""
@@ -396,17 +397,14 @@ class Worker:
 
     def _begin_held(self, client: Client) -> None:
         self._held.hand_back_overdue()  # the event loop may have been blocked
-        while self.state == "running" and self._room > 0 and (job := self._held.take()) is not None:
+        while self._held and self.state == "running" and self._room > 0 and (job := self._held.take()) is not None:
             self._begin(client, job)
 
     def _begin(self, client: Client, job: Job) -> None:
-        loop = asyncio.get_running_loop()
-        context = JobContext(job, self.id, client, partial(send_progress, client), lambda: self._beat(client), loop)
-        task = loop.create_task(self._run(client, context))
-        self._active[job.id, job.started_at or 0] = (task, context)
-        task.add_done_callback(lambda _: self._forget(client, job))
+        extend, loop = partial(self._beat, client), self._attempts.loop
+        self._attempts.begin(JobContext(job, self.id, client, partial(send_progress, client), extend, loop))
 
-    async def _run(self, client: Client, context: JobContext) -> None:
+    async def _run(self, context: JobContext) -> None:
         started = time.perf_counter()
         ending: Ending | None = None
         job_log.begins(context.job)
@@ -419,17 +417,16 @@ class Worker:
             log.exception("cannot run job %s", context.id)
             ending = report_failure(context, failure_of(error, context.job))
         if ending is not None:
-            self._stopping.tell_when_stopped(context, ending, partial(self._outbox.tell, client))
+            self._stopping.tell_when_stopped(context, ending, partial(self._outbox.tell, context.client))
         lasted = time.perf_counter() - started
         job_log.ends(context.job, ending, lasted)
         if self.on_end is not None:
             self.on_end(context.job, ending, lasted)
 
-    def _forget(self, client: Client, job: Job) -> None:
-        del self._active[job.id, job.started_at or 0]
+    def _note_end(self, context: JobContext) -> None:
         self.processed += 1
         self._held.note_end()
-        self._begin_held(client)
+        self._begin_held(context.client)
         self._changed.set()
 
     # Heartbeats
@@ -439,14 +436,11 @@ class Worker:
 
     @property
     def _running_jobs(self) -> list[Job]:
-        return [context.job for _, context in list(self._active.values())] + self._held.jobs
-
-    def _running(self) -> dict[str, tuple[asyncio.Task[None], JobContext]]:
-        return {job_id: entry for (job_id, _), entry in list(self._active.items()) if not entry[1].is_given_up}
+        return [context.job for context in self._attempts.contexts] + self._held.jobs
 
     def _heartbeat(self) -> Heartbeat:
         attempts = {job.id: job.attempt for job in self._held.jobs}
-        attempts |= {job_id: context.attempt for job_id, (_, context) in self._running().items()}
+        attempts |= {context.id: context.attempt for context in self._attempts.contexts if not context.is_given_up}
         return heartbeat_of(self, attempts)
 
     async def _beat(self, client: Client, wait: float = 0.0) -> bool:
@@ -466,7 +460,7 @@ class Worker:
             self._changed.set()
         unwanted = [named[job_id] for job_id in (*pulse.cancelled, *pulse.lost) if job_id in named]
         self._held.hand_back(unwanted)  # but not a job that was fetched again since the heartbeat
-        for task, context in list(self._active.values()):
+        for task, context in self._attempts.with_tasks() if unwanted else ():
             if context.is_given_up or not any(context.job is job for job in unwanted):
                 continue
             log.info("stopping job %s: it was cancelled, or its lease was lost", context.id)
@@ -490,11 +484,11 @@ class Worker:
         self._reporter.deadline = began + self.grace + LAST_REPORT_SECONDS
         self._held.hand_back_all()
         self._outbox.send(client)
-        while self._active and (left := began + self.grace - time.monotonic()) > 0:  # another order may shorten it
+        while self._attempts and (left := began + self.grace - time.monotonic()) > 0:  # another order may shorten it
             await self._wait_for_change(left)
-        if late := self._stopping.stop_all(list(self._active.values()), partial(self._outbox.tell, client)):
+        if late := self._stopping.stop_all(self._attempts.with_tasks(), partial(self._outbox.tell, client)):
             log.warning("handing back %d jobs that did not finish in time", len(late))
         deadline = self._reporter.deadline = time.monotonic() + LAST_REPORT_SECONDS
-        while (self._active or self._executor.abandoned) and (left := deadline - time.monotonic()) > 0:
+        while (self._attempts or self._executor.abandoned) and (left := deadline - time.monotonic()) > 0:
             await self._wait_for_change(left)
         await self._outbox.drain(client)
