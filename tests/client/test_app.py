@@ -118,12 +118,6 @@ def test_arguments_that_do_not_fit_or_are_no_json_are_refused(app: App) -> None:
     with pytest.raises(TypeError):
         one.enqueue(object())  # type: ignore[arg-type]  # refused
 
-    @app.job("named")
-    def named(*, a: int = 2) -> None: ...
-
-    with pytest.raises(TypeError, match="positional"):
-        named.enqueue(a=1)
-
 
 def test_a_context_is_no_argument_of_the_job(app: App) -> None:
     @app.job("with.context")

@@ -174,7 +174,7 @@ def test_an_argument_whose_default_is_none_may_be_none(app: App) -> None:
 
     handler.__annotations__["day"] = date
     job = app.job("it")(handler)
-    assert job.types.convert([None]) == (None,)
+    assert job.types.convert([None]).positional == (None,)
     job.enqueue(None)
     job.enqueue()
     app.close()
@@ -296,5 +296,5 @@ def test_any_value_survives_the_way_through_json(lines: list[Line]) -> None:
 
     handler.__annotations__ = {"lines": list[Line]}
     job = App("sqlite:///:memory:").job("it")(handler)
-    (back,) = job.types.convert(msgspec.json.decode(job.request((lines,), {})["args"]))
+    (back,) = job.types.convert(msgspec.json.decode(job.request((lines,), {})["args"])).positional
     assert back == lines

@@ -143,9 +143,9 @@ class FlowBench(Bench):
         loop = asyncio.get_running_loop()
         context = JobContext(job, "w1", self.calls, _nothing, _nothing, loop)
         context.kept_flows = self.kept
-        args = [*([context] if handler.takes_context else []), *handler.types.convert(job.args)]
+        positional, named = handler.types.convert(job.args)
         try:
-            result = handler.function(*args)
+            result = handler.function(*([context] if handler.takes_context else []), *positional, **named)
             if handler.is_async:
                 result = await result
         except Reported:

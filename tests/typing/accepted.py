@@ -36,6 +36,11 @@ async def send(to: str, copies: int = 0) -> bool:
 
 
 @app.job()
+def invoice(to: str, *, number: int, copies: int = 1) -> str:
+    return f"{to} {number} {copies}"
+
+
+@app.job()
 def double(job: JobContext, number: int) -> int:
     return 2 * number
 
@@ -85,6 +90,7 @@ async def use() -> None:
     assert_type(bare.enqueue("a", times=2), JobHandle[str])
     assert_type(bare_in_thread.enqueue(1).result(timeout=1), int)
     assert_type(send.enqueue("user@example.com", copies=2), JobHandle[bool])
+    assert_type(invoice.enqueue("user@example.com", number=7), JobHandle[str])
     assert_type(await send.aenqueue("user@example.com"), JobHandle[bool])
     assert_type(double.enqueue(3), JobHandle[int])
     assert_type(double.enqueue(3).result(timeout=1.5), int)

@@ -18,6 +18,11 @@ def double(job: JobContext, number: int) -> int:
 
 
 @app.job
+def named(to: str, *, copies: int, urgent: bool = False) -> str:
+    return to
+
+
+@app.job
 def bare(text: str) -> int:
     return len(text)
 
@@ -25,6 +30,9 @@ def bare(text: str) -> int:
 async def misuse() -> None:
     bare.enqueue(7)  # wrong: an argument of another type
     bare.enqueue()  # wrong: a missing argument
+    named.enqueue("a")  # wrong: a missing named argument
+    named.enqueue("a", copies="2")  # wrong: a named argument of another type
+    named.enqueue("a", 2)  # wrong: an argument by place that has a name alone
     send.enqueue(7)  # wrong: an argument of another type
     send.enqueue()  # wrong: a missing argument
     send.enqueue("a", 1, 2)  # wrong: one argument too many

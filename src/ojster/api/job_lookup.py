@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Unpack, cast
 
 import msgspec
@@ -13,6 +14,14 @@ from ojster.handlers.job_handle import HandleOwner, JobHandle
 from ojster.handlers.job_options import JobOptions, JobOptionsDict, with_changes
 from ojster.handlers.job_type import JobType
 from ojster.jobs.names import read_type
+
+
+class RemoteJobType(JobType[..., Any]):
+    """A job type whose handler is elsewhere, so that its parameters are not known here."""
+
+    def encoded_args(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+        """Return arguments as JSON: those with names as one object, which is the last."""
+        return super().encoded_args([*args, dict(kwargs)] if kwargs else args, {})
 
 
 class JobLookup(InEventLoopThread):
@@ -37,7 +46,8 @@ class JobLookup(InEventLoopThread):
         Returns
         -------
         JobType
-            The type. If its handler is not declared here, arguments are positional, and results are plain JSON values.
+            The type. If its handler is not declared here, named arguments become one object, which is the last
+            argument, and results are plain JSON values.
 
         Raises
         ------
@@ -60,7 +70,7 @@ class JobLookup(InEventLoopThread):
         def elsewhere(*args: Any) -> Any:
             raise TypeError(f"The handler of {name!r} is not declared in this application.")
 
-        return JobType(cast("HandleOwner", self), name, elsewhere, with_changes(JobOptions(), options), False)
+        return RemoteJobType(cast("HandleOwner", self), name, elsewhere, with_changes(JobOptions(), options), False)
 
     async def afind(self, job_id: str) -> JobHandle[Any]:
         """Return the handle of an existing job.

@@ -12,7 +12,7 @@ import msgspec
 
 from ojster.core.references import may_hold_references
 from ojster.handlers.injection import declared_in
-from ojster.workflows.read.shapes import is_indexed
+from ojster.handlers.named_arguments import POSITIONAL, Arguments, NamedParameters, with_lists
 
 _ANY: Final = (inspect.Parameter.empty, Any, object)
 """Annotations that leave a value as it is in JSON."""
@@ -41,7 +41,8 @@ class HandlerTypes:
         self._type = type
         self._function = function
         parameters = list(signature.parameters.values())[skipped:]
-        self._positional = [parameter for parameter in parameters if parameter.kind in _POSITIONAL]
+        self.named = NamedParameters(parameters)
+        self._positional = [parameter for parameter in parameters if parameter.kind in POSITIONAL]
         self._variable = [parameter for parameter in parameters if parameter.kind is inspect.Parameter.VAR_POSITIONAL]
         self._return = signature.return_annotation
         self._decoders: dict[int, msgspec.json.Decoder[Any]] = {}
@@ -56,6 +57,7 @@ class HandlerTypes:
             JSON, such as a union of two dataclasses.
         """
         _ = self._result
+        _ = self._named_types, self._more_named
         self._decoder(len(self._positional))
 
     def check(self, encoded: bytes, count: int) -> None:
@@ -76,11 +78,14 @@ class HandlerTypes:
         if self._is_plain or may_hold_references(encoded):
             return
         try:
-            self._decoder(count).decode(encoded)
+            if self.named:
+                self._converted(self.named.divided(msgspec.json.decode(encoded)))
+            else:
+                self._decoder(count).decode(encoded)
         except msgspec.ValidationError as error:
             raise self._refusal(error) from None
 
-    def convert(self, args: Sequence[Any]) -> Sequence[Any]:
+    def convert(self, args: Sequence[Any]) -> Arguments:
         """Return the arguments for the handler, from JSON values.
 
         Raises
@@ -88,23 +93,35 @@ class HandlerTypes:
         InvalidArguments
             An argument is not what its annotation says.
         """
-        if self._is_plain:
-            return args
         try:
-            return self._converted(args)
+            arguments = self.named.divided(args)
+        except TypeError as error:
+            raise InvalidArguments(f"The arguments are not those of the handler of {self._type}: {error}.") from None
+        if self._is_plain:
+            return arguments
+        try:
+            return self._converted(arguments)
         except msgspec.ValidationError as error:
-            # The result of a group or a map, to which a step refers, is an object with a member for each index.
-            lists = [list(arg.values()) if isinstance(arg, dict) and is_indexed(arg) else arg for arg in args]
-            try:
-                return self._converted(lists)
+            try:  # with lists: the result of a group or a map, to which a step refers, is an object
+                return self._converted(with_lists(arguments))
             except msgspec.ValidationError:
                 raise self._refusal(error) from None
 
-    def _converted(self, args: Sequence[Any]) -> Sequence[Any]:
-        converted: Sequence[Any] = msgspec.convert(
+    def _converted(self, arguments: Arguments) -> Arguments:
+        args, given = arguments
+        positional: Sequence[Any] = msgspec.convert(
             args, self._decoder(len(args)).type, dec_hook=from_json, str_keys=True
         )
-        return converted
+        return Arguments(positional, {name: self._named_value(name, value) for name, value in given.items()})
+
+    def _named_value(self, name: str, value: Any) -> Any:
+        kind = self._named_types.get(name, self._more_named)
+        try:
+            return value if kind in _ANY else msgspec.convert(value, kind, dec_hook=from_json, str_keys=True)
+        except msgspec.ValidationError as error:
+            said = str(error)
+            where = f"{name}{said.partition('`$')[2].rstrip('`')}"
+            raise msgspec.ValidationError(f"{said.partition(' - at ')[0]} - at `{where}`") from None
 
     def convert_result(self, result: Any) -> Any:
         """Return a result, from a JSON value.
@@ -155,12 +172,25 @@ class HandlerTypes:
         return self._type_of(self._variable[0]) if self._variable else Any
 
     @cached_property
+    def _named_types(self) -> dict[str, Any]:
+        """The types of the named arguments."""
+        return {parameter.name: self._type_of(parameter) for parameter in self.named.keyword_only}
+
+    @cached_property
+    def _more_named(self) -> Any:
+        """The type of further named arguments, if the handler takes any."""
+        return Any if self.named.more is None else self._type_of(self.named.more)
+
+    @cached_property
     def _result(self) -> Any:
         return self._resolved("its result", self._return)
 
     @cached_property
     def _is_plain(self) -> bool:
-        return all(kind in _ANY for kind in (*self._arguments, self._more_arguments))
+        return all(
+            kind in _ANY
+            for kind in (*self._arguments, self._more_arguments, *self._named_types.values(), self._more_named)
+        )
 
     def _type_of(self, parameter: inspect.Parameter) -> Any:
         annotation = self._resolved(f"the argument {parameter.name!r}", parameter.annotation)
@@ -210,8 +240,6 @@ class HandlerTypes:
 
 _MAX_DECODERS: Final = 64
 """Maximum number of decoders kept for a handler with any number of arguments."""
-
-_POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def _pydantic_model(kind: Any, value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
@@ -62,10 +62,10 @@ async def run_flow(
             execution.may_rest = kept is not None
             flow = execution.loop.flow = Flow(execution)
             flow._declared = declared
-            own = args if execution.args is None else arguments_of(declared, execution.args)
+            own, given = (args, kwargs) if execution.args is None else arguments_of(declared, execution.args, kwargs)
             call: Any = function
             result: R = await execution.run(
-                call(flow, *own, **kwargs), *(listens(flow, execution) for listens in beside)
+                call(flow, *own, **given), *(listens(flow, execution) for listens in beside)
             )
             return result
         except Restarted:
@@ -75,6 +75,9 @@ async def run_flow(
                 kept.keep(execution)
 
 
-def arguments_of(declared: JobType[Any, Any], args: bytes | msgspec.Raw) -> Any:
-    """Return the arguments with which a function begins anew."""
-    return declared.types.convert(declared.app.codecs.decode_list(msgspec.json.decode(args)))
+def arguments_of(
+    declared: JobType[Any, Any], args: bytes | msgspec.Raw, before: Mapping[str, Any]
+) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """Return the arguments with which a function begins anew; of those that it had by name, it keeps what it needs."""
+    own, named = declared.types.convert(declared.app.codecs.decode_list(msgspec.json.decode(args)))
+    return own, {name: before[name] for name in before.keys() & declared.needed} | dict(named)

@@ -109,8 +109,8 @@ async def _answer(update: UpdateHandler[..., Any], flow: Flow, execution: FlowEx
     error: Raw | UnsetType = UNSET
     call: Any = update.function
     try:
-        args = update.types.convert(execution.codecs.decode_list(msgspec.json.decode(sent)))  # it may be altered
-        answer = to_json(await call(flow, *args))
+        args, named = update.types.convert(execution.codecs.decode_list(msgspec.json.decode(sent)))  # it may be altered
+        answer = to_json(await call(flow, *args, **named))
         result = Raw(_small_enough(execution.codecs.encode_value(answer)))
     except BaseException as raised:
         task = asyncio.current_task()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from ojster.handlers.context import JobContext
-
-_POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+from ojster.handlers.job_options import JobOptions
+from ojster.handlers.named_arguments import POSITIONAL, Arguments, NamedParameters
 
 
 def check_handler(type: str, function: Callable[..., Any]) -> None:
@@ -54,8 +54,7 @@ class HandlerSignature:
     Raises
     ------
     TypeError
-        No job could have the arguments: a ``JobContext`` is not the first parameter, or a parameter that has no default
-        can only be given by keyword.
+        A ``JobContext`` is not the first parameter.
     """
 
     def __init__(self, type: str, signature: inspect.Signature) -> None:
@@ -69,13 +68,8 @@ class HandlerSignature:
                     f"{type}: the parameter {parameter.name!r} is a JobContext, which the worker adds in front of the "
                     f"arguments of the job. Move it to the first place, before {parameters[0].name!r}."
                 )
-        for parameter in parameters:
-            if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty:
-                raise TypeError(
-                    f"{type}: the parameter {parameter.name!r} can only be given by keyword, and the arguments of jobs "
-                    "are positional. Move it before the '*', or give it a default."
-                )
-        positional = [parameter for parameter in parameters if parameter.kind in _POSITIONAL]
+        self.named = NamedParameters(parameters[int(self.takes_context) :])
+        positional = [parameter for parameter in parameters if parameter.kind in POSITIONAL]
         self._fewest = sum(parameter.default is parameter.empty for parameter in positional) - self.takes_context
         has_more = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
         self._most = math.inf if has_more else len(positional) - self.takes_context
@@ -86,27 +80,25 @@ class HandlerSignature:
         return list(self._signature.parameters)[int(self.takes_context) :]
 
     def arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
-        """Return the arguments of a job by position.
+        """Return the arguments of a job as the JSON array has them.
 
         Raises
         ------
         TypeError
             The handler does not take these arguments. The message names the job and its signature.
         """
-        if not kwargs and self._fewest <= len(args) <= self._most:
+        if not kwargs and not self.named and self._fewest <= len(args) <= self._most:
             return args
         filled = ((), *args) if self.takes_context else args
         try:
             bound = self._signature.bind(*filled, **kwargs)
         except TypeError as error:
-            raise TypeError(f"{self._type}: {error}. The job is {self}.") from None
-        if named := [name for name in bound.kwargs if name in kwargs]:
-            raise TypeError(
-                f"{self._type}: the arguments of jobs are positional, and {', '.join(named)} can only be given by "
-                f"keyword. The job is {self}."
-            )
+            meant = sorted(kwargs.keys() & JobOptions.__struct_fields__ - self._signature.parameters.keys())
+            hint = f" Options are set before: .using({meant[0]}=…).enqueue(…)." if meant else ""
+            raise TypeError(f"{self._type}: {error}. The job is {self}.{hint}") from None
+        named = bound.kwargs  # without defaults, which may change, and need not be JSON
         bound.apply_defaults()
-        return bound.args[int(self.takes_context) :]
+        return self.named.joined(Arguments(bound.args[int(self.takes_context) :], named))
 
     def __str__(self) -> str:
         """Return the job type with the arguments of its jobs."""

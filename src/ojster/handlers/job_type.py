@@ -37,6 +37,7 @@ from ojster.handlers.injection import needs_of
 from ojster.handlers.job_class import Runs, RunsAsync
 from ojster.handlers.job_handle import HandleOwner, JobHandle, T_co
 from ojster.handlers.job_options import JobOptions, JobOptionsDict, with_changes
+from ojster.handlers.named_arguments import Call, arguments_of_call
 from ojster.jobs.job_logs import LogLevel
 from ojster.jobs.names import DEFAULT_QUEUE
 from ojster.jobs.options_wire import read_options
@@ -108,7 +109,9 @@ class JobType(Generic[P, R]):
         self.handled: HandledVersions | None = None
         self.keep_logs: LogLevel | None = None
         self.is_async = inspect.iscoroutinefunction(function)
-        self.signature, self.needs = needs_of(function, inspect.signature(function))
+        whole = inspect.signature(function)
+        self.signature, self.needs = needs_of(function, whole)
+        self.needed = whole.parameters.keys() - self.signature.parameters.keys()
         self._arguments = HandlerSignature(type, self.signature)
         self.takes_context = self._arguments.takes_context
         self.types = HandlerTypes(type, function, self.signature, int(self.takes_context))
@@ -227,13 +230,13 @@ class JobType(Generic[P, R]):
     def _traced(self, count: int = 1) -> AbstractContextManager[dict[str, str]]:
         return tracing.enqueuing(self.options.queue or DEFAULT_QUEUE, self.type, count)
 
-    def enqueue_many(self, calls: Iterable[Sequence[Any]]) -> list[JobHandle[R]]:
+    def enqueue_many(self, calls: Iterable[Call]) -> list[JobHandle[R]]:
         """Enqueue one job for each list of arguments in one request, all or none.
 
         Parameters
         ----------
         calls:
-            The positional arguments of each job. A server takes 1,000 jobs by default.
+            The positional arguments of each job, or a ``dict`` of all by name. A server takes 1,000 jobs by default.
 
         Returns
         -------
@@ -249,11 +252,9 @@ class JobType(Generic[P, R]):
         """
         requests = list(calls)
         with self._traced(len(requests)) as carried:
-            return self.app._event_loop_thread.call(
-                self._enqueue_many([self.request(args, {}, carried) for args in requests])
-            )
+            return self.app._event_loop_thread.call(self._enqueue_many(self._requests(requests, carried)))
 
-    async def aenqueue_many(self, calls: Iterable[Sequence[Any]]) -> list[JobHandle[R]]:
+    async def aenqueue_many(self, calls: Iterable[Call]) -> list[JobHandle[R]]:
         """Enqueue one job for each list of arguments, all or none. See ``enqueue_many``.
 
         Returns
@@ -263,7 +264,10 @@ class JobType(Generic[P, R]):
         """
         requests = list(calls)
         with self._traced(len(requests)) as carried:
-            return await self._enqueue_many([self.request(args, {}, carried) for args in requests])
+            return await self._enqueue_many(self._requests(requests, carried))
+
+    def _requests(self, calls: Iterable[Call], carried: Mapping[str, str]) -> list[Members]:
+        return [self.request(*arguments_of_call(call), carried) for call in calls]
 
     async def _enqueue_many(self, requests: Sequence[Members]) -> list[JobHandle[R]]:
         pushed = await self.app.client().jobs.enqueue(requests) if requests else []
@@ -353,7 +357,7 @@ class JobType(Generic[P, R]):
             (job,) = await self.app._aenqueue_in(connection, [self.request(args, kwargs, carried)])
         return JobHandle(self.app, job, self.types)
 
-    def enqueue_many_in(self, connection: Any, calls: Iterable[Sequence[Any]]) -> list[JobHandle[R]]:
+    def enqueue_many_in(self, connection: Any, calls: Iterable[Call]) -> list[JobHandle[R]]:
         """Enqueue one job for each list of arguments in the caller's transaction. See ``enqueue_in``.
 
         Parameters
@@ -361,7 +365,7 @@ class JobType(Generic[P, R]):
         connection:
             Connection with an open transaction, as in ``enqueue_in``.
         calls:
-            The positional arguments of each job.
+            The positional arguments of each job, or a ``dict`` of all by name.
 
         Returns
         -------
@@ -370,10 +374,10 @@ class JobType(Generic[P, R]):
         """
         requests = list(calls)
         with self._traced(len(requests)) as carried:
-            jobs = self.app._enqueue_in(connection, [self.request(args, {}, carried) for args in requests])
+            jobs = self.app._enqueue_in(connection, self._requests(requests, carried))
         return [JobHandle(self.app, job, self.types) for job in jobs]
 
-    async def aenqueue_many_in(self, connection: Any, calls: Iterable[Sequence[Any]]) -> list[JobHandle[R]]:
+    async def aenqueue_many_in(self, connection: Any, calls: Iterable[Call]) -> list[JobHandle[R]]:
         """Enqueue one job for each list of arguments in the caller's transaction. See ``aenqueue_in``.
 
         Returns
@@ -383,7 +387,7 @@ class JobType(Generic[P, R]):
         """
         requests = list(calls)
         with self._traced(len(requests)) as carried:
-            jobs = await self.app._aenqueue_in(connection, [self.request(args, {}, carried) for args in requests])
+            jobs = await self.app._aenqueue_in(connection, self._requests(requests, carried))
         return [JobHandle(self.app, job, self.types) for job in jobs]
 
     def request(

@@ -12,6 +12,7 @@ import msgspec
 from ojster.api.app import App
 from ojster.core.values import to_json
 from ojster.handlers.job_type import JobType
+from ojster.handlers.named_arguments import NamedParameters
 
 CONDITIONS: Final = ("count", "meta", "priority", "queue", "state", "tenant")
 """What ``assert_enqueued`` compares beside arguments, by name."""
@@ -31,11 +32,14 @@ class Callee(msgspec.Struct, frozen=True):
         The arguments that it takes; ``None``: not known here.
     is_packed:
         Whether jobs have two arguments, the list of the positional and the object of the named ones.
+    named:
+        The parameters whose arguments have names; ``None``: it is not known here.
     """
 
     type: str
     signature: inspect.Signature | None
     is_packed: bool = False
+    named: NamedParameters | None = None
 
     @classmethod
     def of(cls, app: App, named: Any) -> Self:
@@ -48,7 +52,8 @@ class Callee(msgspec.Struct, frozen=True):
         """
         handler = app.handlers.get(named) if isinstance(named, str) else named
         if isinstance(handler, JobType):
-            return cls(handler.type, _without_context(handler.signature, takes_context=handler.takes_context))
+            signature = _without_context(handler.signature, takes_context=handler.takes_context)
+            return cls(handler.type, signature, named=handler.types.named)
         if isinstance(named, str):
             return cls(named, None)
         if app.task_of is not None and (task := app.task_of(named)) is not None:
@@ -81,7 +86,12 @@ class Callee(msgspec.Struct, frozen=True):
         """Return the arguments with which the job's function is called."""
         if self.is_packed and len(args) == 2:
             return args[0], args[1]
-        return args, {}
+        if self.named is None:
+            return args, {}
+        try:
+            return self.named.divided(args)
+        except TypeError:  # another program has enqueued it
+            return args, {}
 
     def _bound(self, call: Call) -> Any:
         if self.signature is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -96,9 +96,12 @@ async def _replay(flow: FlowType[..., Any], exported: ExportedFlow) -> Any:
             function: Any = flow.function.__wrapped__  # type: ignore[attr-defined]
             view = execution.loop.flow = Flow(execution)
             view._declared = flow
-            args = flow.types.convert(flow.app.codecs.decode(exported.args, exported.meta))
-            own = args if execution.args is None else arguments_of(flow, execution.args)
-            call = function(view, *own, **needs)
+            args, named = flow.types.convert(flow.app.codecs.decode(exported.args, exported.meta))
+            own: Sequence[Any] = args
+            given: Mapping[str, Any] = {**named, **needs}
+            if execution.args is not None:
+                own, given = arguments_of(flow, execution.args, given)
+            call = function(view, *own, **given)
             result = await execution.run(call, *(listen(update, view, execution) for update in flow._updates.values()))
     except _RecordsEnd:
         return None

@@ -168,15 +168,15 @@ def _run(request: _Request, lives: _Lives, send_line: Callable[[NewLine], None])
 
 
 def _call(handler: JobType[Any, Any], app: HandlerRegister, request: _Request, lives: _Lives) -> Any:
-    arguments = handler.types.convert(request.args)
+    arguments, named = handler.types.convert(request.args)
     if request.job is None:
-        return lives.call(partial(handler.function, *arguments))
+        return lives.call(partial(handler.function, *arguments, **named))
     if handler.needs is None:
-        call = partial(handler.function, *arguments)
+        call = partial(handler.function, *arguments, **named)
         return lives.call(partial(through_thread_middleware, app.thread_middleware, request.job, call))
     needed = lives.hold(provided(handler.needs, request.job))
     try:
-        call = partial(handler.function, *arguments, **needed.value)
+        call = partial(handler.function, *arguments, **named, **needed.value)
         result = lives.call(partial(through_thread_middleware, app.thread_middleware, request.job, call))
     except BaseException as error:
         needed.leave(error)

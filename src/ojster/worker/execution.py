@@ -290,19 +290,19 @@ class Executor:
         if handler.process and self._children is not None:
             wants_job = handler.needs is not None or bool(self._app.thread_middleware)
             return await self._children.run(handler, args, context.job if wants_job else None, context.kept_log)
-        values = handler.types.convert(args)
+        values, named = handler.types.convert(args)
         if handler.takes_context:
             values = (context, *values)
         if handler.needs is None:
             if handler.is_async:
-                return await handler.function(*values)
-            return await self._call_in_thread(context, partial(handler.function, *values))
+                return await handler.function(*values, **named)
+            return await self._call_in_thread(context, partial(handler.function, *values, **named))
         use_threads(self._openers)
         if handler.is_async:
             async with provided(handler.needs, context.job) as needed:
-                return await handler.function(*values, **needed)
+                return await handler.function(*values, **named, **needed)
         provision = Provision(handler.needs, context.job)
-        call = partial(handler.function, *values, **await provision.open())
+        call = partial(handler.function, *values, **named, **await provision.open())
         try:
             result = await self._call_in_thread(context, call)
         except BaseException as error:
