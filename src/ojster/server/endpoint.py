@@ -143,7 +143,7 @@ class Endpoint:
             answer.warn(request.warnings)
         if request.prefers_plain_json and answer.content_type is MEDIA_TYPE:
             answer.content_type = PLAIN_JSON
-        if request.is_from_sdk:
+        if request.version:  # ``is_from_sdk`` without the call, which every request would pay for
             sdk_answers.adapt(answer)
         self._metrics.count_request(self._name, answer.status, time.perf_counter() - started)
         return answer
