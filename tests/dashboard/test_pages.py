@@ -261,18 +261,18 @@ async def test_a_flow_shows_where_it_waits_and_gets_a_message_and_an_update(
 async def test_a_flow_is_cancelled_shown_as_cancelling_and_terminated(bench: Bench, server: str, page: Page) -> None:
     flow = await data.flow(bench)
     await open_page(page, server, f"workflows/{flow}")
-    await page.get_by_role("button", name="Cancel", exact=True).click()
-    await page.get_by_role("button", name="Cancel it").click()
+    await page.get_by_role("button", name="Cancel workflow").click()
+    await page.get_by_role("button", name="Cancel this workflow").click()
     await page.get_by_text("cancelling", exact=True).wait_for()
     assert await faults(page) == []
-    await page.get_by_role("button", name="Terminate").click()
+    await page.get_by_role("button", name="Terminate workflow").click()
     await page.get_by_text("It ends without cleaning up").wait_for()
-    await page.get_by_role("button", name="Terminate it").click()
+    await page.get_by_role("button", name="Terminate this workflow").click()
     await page.get_by_role("button", name="Retry what failed").wait_for()
     info = await bench.service.workflows.show(flow)
     assert (info.state, info.finished) == ("cancelled", True)
     await page.get_by_role("button", name="Retry what failed").click()
-    await page.get_by_role("button", name="Retry", exact=True).click()
+    await page.get_by_role("button", name="Retry failed steps").click()
     await page.get_by_text("It can go on, and waits for a worker").wait_for()
     assert (await bench.service.workflows.show(flow)).state == "running"
 

@@ -182,8 +182,8 @@ async def test_an_action_without_an_answer_ends_and_says_that_it_may_be_done(
     await page.clock.install()
     await open_page(page, server, f"jobs/{job.id}")
     await page.route("**/jobs/bulk/cancel", lambda route: None)
-    await page.get_by_role("button", name="Cancel", exact=True).click()
-    await page.get_by_role("button", name="Cancel it").click()
+    await page.get_by_role("button", name="Cancel job").click()
+    await page.get_by_role("button", name="Cancel this job").click()
     await page.clock.run_for(61_000)
     await page.get_by_text("The server has not answered within 60 s. It may have done it all the same").wait_for()
 

@@ -207,8 +207,8 @@ function Actions({ job, reload }: { job: Job; reload: () => void }) {
   const run = async (action: "retry" | "cancel" | "delete"): Promise<void> => {
     const questions = {
       retry: undefined,
-      cancel: { title: "Cancel this job?", text: "If it runs, its worker is asked to stop it. What it has done stays done.", action: "Cancel it" },
-      delete: { title: "Delete this job?", text: "Its arguments, result and errors are lost. This cannot be undone.", action: "Delete it" },
+      cancel: { title: "Cancel this job?", text: "If it runs, its worker is asked to stop it. What it has done stays done.", action: "Cancel this job" },
+      delete: { title: "Delete this job?", text: "Its arguments, result and errors are lost. This cannot be undone.", action: "Delete this job" },
     };
     const question = questions[action] && { ...questions[action], isDangerous: true };
     if (await act(() => steer(action, [job.id]), question)) {
@@ -245,7 +245,7 @@ function Actions({ job, reload }: { job: Job; reload: () => void }) {
       )}
       {may("cancel") && (job.state === "discarded" || job.state === "retryable") && (
         <Button icon="retry" kind="main" onClick={() => void run("retry")}>
-          Retry
+          Retry job
         </Button>
       )}
       {may("enqueue") && (
@@ -259,12 +259,12 @@ function Actions({ job, reload }: { job: Job; reload: () => void }) {
       {isEditing && <NewJobDialog from={job} close={() => setEditing(false)} />}
       {may("cancel") && !isFinal && (
         <Button icon="stop" kind="danger" onClick={() => void run("cancel")}>
-          Cancel
+          Cancel job
         </Button>
       )}
       {may("admin") && isFinal && (
         <Button icon="trash" kind="danger" onClick={() => void run("delete")}>
-          Delete
+          Delete job
         </Button>
       )}
     </>

@@ -245,7 +245,7 @@ function Actions({ workflow, reload }: { workflow: Info; reload: () => void }) {
       {
         title: `Cancel ${nameOf(workflow)}?`,
         text: `${many(jobsOf(workflow).of - jobsOf(workflow).done, "job")} of it did not complete yet. Those that wait never start; those that run are asked to stop.`,
-        action: "Cancel it",
+        action: "Cancel this workflow",
         isDangerous: true,
       },
     );
@@ -260,7 +260,7 @@ function Actions({ workflow, reload }: { workflow: Info; reload: () => void }) {
       {
         title: `Terminate ${nameOf(workflow)}?`,
         text: "It ends without cleaning up: what runs is stopped, and nothing is compensated or undone.",
-        action: "Terminate it",
+        action: "Terminate this workflow",
         isDangerous: true,
       },
     );
@@ -272,7 +272,7 @@ function Actions({ workflow, reload }: { workflow: Info; reload: () => void }) {
         await accepted(client.POST("/ojs/v1/workflows/{id}/retry", path));
         return "What had failed runs again.";
       },
-      { title: "Retry what failed?", text: "Steps that failed or were cancelled run again. Those that completed keep their results.", action: "Retry" },
+      { title: "Retry what failed?", text: "Steps that failed or were cancelled run again. Those that completed keep their results.", action: "Retry failed steps" },
     );
     reload();
   };
@@ -280,7 +280,7 @@ function Actions({ workflow, reload }: { workflow: Info; reload: () => void }) {
   const isCancelled = workflow.state === "cancelled" || workflow.state === "cancelling";
   const end = (
     <Button icon="cross" kind="danger" onClick={() => void terminate()}>
-      Terminate
+      Terminate workflow
     </Button>
   );
   if (isCancelled && !workflow.finished) return end;
@@ -293,10 +293,10 @@ function Actions({ workflow, reload }: { workflow: Info; reload: () => void }) {
   ) : (
     <>
       <Button icon={workflow.held ? "play" : "pause"} onClick={() => void hold(workflow.held ?? false)}>
-        {workflow.held ? "Release" : "Hold"}
+        {workflow.held ? "Release workflow" : "Hold workflow"}
       </Button>
       <Button icon="stop" kind="danger" onClick={() => void cancel()}>
-        Cancel
+        Cancel workflow
       </Button>
       {end}
     </>
