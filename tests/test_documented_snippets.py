@@ -112,6 +112,8 @@ def test_the_guide(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")  # the snippet shows four kinds of connections in one
     in_transactions(page, postgres_url)
     what_is_around_handlers(page)
+    page.run("from datetime import date\n\nfrom ojster import App")
+    page.run('from ojster import App\n\napp = App("postgresql://jobs@db/jobs")')
     page.all_have_run()
 
 

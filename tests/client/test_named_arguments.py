@@ -10,7 +10,7 @@ import pytest
 
 from ojster import App, Depends, Flow, Gzip, JobContext, JobFailed, Provided, chain, group, result_of
 from ojster.handlers.arguments import InvalidArguments
-from ojster.handlers.named_arguments import Arguments, NamedParameters
+from ojster.handlers.named_arguments import CallArguments, NamedParameters
 from ojster.testing import JobTester
 from tests.waiting import PATIENCE
 
@@ -123,5 +123,5 @@ def test_what_is_joined_can_be_divided_again() -> None:
         least = 2 if handler is send else 1 if handler is optional else 0
         positional = [{"a": 1}] * least
         for named in ({}, {"x": 1}):
-            arguments = Arguments(positional, named)
+            arguments = CallArguments(positional, named)
             assert parameters.divided(parameters.joined(arguments)) == arguments

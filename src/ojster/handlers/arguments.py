@@ -12,7 +12,7 @@ import msgspec
 
 from ojster.core.references import may_hold_references
 from ojster.handlers.injection import declared_in
-from ojster.handlers.named_arguments import POSITIONAL, Arguments, NamedParameters, with_lists
+from ojster.handlers.named_arguments import POSITIONAL, CallArguments, NamedParameters, with_lists
 
 _ANY: Final = (inspect.Parameter.empty, Any, object)
 """Annotations that leave a value as it is in JSON."""
@@ -85,7 +85,7 @@ class HandlerTypes:
         except msgspec.ValidationError as error:
             raise self._refusal(error) from None
 
-    def convert(self, args: Sequence[Any]) -> Arguments:
+    def convert(self, args: Sequence[Any]) -> CallArguments:
         """Return the arguments for the handler, from JSON values.
 
         Raises
@@ -107,12 +107,12 @@ class HandlerTypes:
             except msgspec.ValidationError:
                 raise self._refusal(error) from None
 
-    def _converted(self, arguments: Arguments) -> Arguments:
-        args, given = arguments
+    def _converted(self, arguments: CallArguments) -> CallArguments:
+        args, by_name = arguments
         positional: Sequence[Any] = msgspec.convert(
             args, self._decoder(len(args)).type, dec_hook=from_json, str_keys=True
         )
-        return Arguments(positional, {name: self._named_value(name, value) for name, value in given.items()})
+        return CallArguments(positional, {name: self._named_value(name, value) for name, value in by_name.items()})
 
     def _named_value(self, name: str, value: Any) -> Any:
         kind = self._named_types.get(name, self._more_named)

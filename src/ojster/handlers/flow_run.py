@@ -62,10 +62,10 @@ async def run_flow(
             execution.may_rest = kept is not None
             flow = execution.loop.flow = Flow(execution)
             flow._declared = declared
-            own, given = (args, kwargs) if execution.args is None else arguments_of(declared, execution.args, kwargs)
+            own, named = (args, kwargs) if execution.args is None else arguments_of(declared, execution.args, kwargs)
             call: Any = function
             result: R = await execution.run(
-                call(flow, *own, **given), *(listens(flow, execution) for listens in beside)
+                call(flow, *own, **named), *(listens(flow, execution) for listens in beside)
             )
             return result
         except Restarted:

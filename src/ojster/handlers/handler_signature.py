@@ -9,7 +9,7 @@ from typing import Any
 
 from ojster.handlers.context import JobContext
 from ojster.handlers.job_options import JobOptions
-from ojster.handlers.named_arguments import POSITIONAL, Arguments, NamedParameters
+from ojster.handlers.named_arguments import POSITIONAL, CallArguments, NamedParameters
 
 
 def check_handler(type: str, function: Callable[..., Any]) -> None:
@@ -98,7 +98,7 @@ class HandlerSignature:
             raise TypeError(f"{self._type}: {error}. The job is {self}.{hint}") from None
         named = bound.kwargs  # without defaults, which may change, and need not be JSON
         bound.apply_defaults()
-        return self.named.joined(Arguments(bound.args[int(self.takes_context) :], named))
+        return self.named.joined(CallArguments(bound.args[int(self.takes_context) :], named))
 
     def __str__(self) -> str:
         """Return the job type with the arguments of its jobs."""

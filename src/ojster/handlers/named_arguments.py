@@ -17,7 +17,7 @@ POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 """Kinds of parameters whose arguments have a place in the JSON array."""
 
 
-class Arguments(NamedTuple):
+class CallArguments(NamedTuple):
     """Arguments with which a handler is called."""
 
     positional: Sequence[Any]
@@ -34,11 +34,11 @@ class NamedParameters:
     """
 
     def __init__(self, parameters: Sequence[inspect.Parameter]) -> None:
-        self.keyword_only = [one for one in parameters if one.kind is one.KEYWORD_ONLY]
-        self.more = next((one for one in parameters if one.kind is one.VAR_KEYWORD), None)
+        self.keyword_only = [parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+        self.more = next((parameter for parameter in parameters if parameter.kind is parameter.VAR_KEYWORD), None)
         """The parameter ``**`` that takes all other names; ``None``: there is none."""
-        positional = sum(one.kind in POSITIONAL for one in parameters)
-        has_more = any(one.kind is one.VAR_POSITIONAL for one in parameters)
+        positional = sum(parameter.kind in POSITIONAL for parameter in parameters)
+        has_more = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
         self._place = None if has_more else positional
         """Where the object is in the JSON array; ``None``: it is the last."""
 
@@ -46,13 +46,13 @@ class NamedParameters:
         """Return whether there are any."""
         return bool(self.keyword_only) or self.more is not None
 
-    def joined(self, arguments: Arguments) -> Sequence[Any]:
+    def joined(self, arguments: CallArguments) -> Sequence[Any]:
         """Return arguments as the JSON array has them; all positional parameters have one."""
         if not self or (not arguments.named and self._place is not None):
             return arguments.positional
         return [*arguments.positional, dict(arguments.named)]
 
-    def divided(self, args: Sequence[Any]) -> Arguments:
+    def divided(self, args: Sequence[Any]) -> CallArguments:
         """Return the arguments that a JSON array has.
 
         Raises
@@ -61,7 +61,7 @@ class NamedParameters:
             There is no object where it must be.
         """
         if not self or (self._place is not None and len(args) <= self._place):
-            return Arguments(args, {})
+            return CallArguments(args, {})
         place = len(args) - 1 if self._place is None else self._place
         if not args or len(args) > place + 1 or not isinstance(args[place], dict):
             raise TypeError(
@@ -70,12 +70,12 @@ class NamedParameters:
                 if args
                 else "the object of the named arguments is missing, which must be the last argument"
             )
-        return Arguments(args[:place], args[place])
+        return CallArguments(args[:place], args[place])
 
 
-def with_lists(arguments: Arguments) -> Arguments:
+def with_lists(arguments: CallArguments) -> CallArguments:
     """Return arguments in which results of groups and maps, objects with a member for each index, are lists."""
-    return Arguments(
+    return CallArguments(
         [_as_list(value) for value in arguments.positional],
         {name: _as_list(value) for name, value in arguments.named.items()},
     )
@@ -89,6 +89,6 @@ Call = Sequence[Any] | Mapping[str, Any]
 """The arguments of one job: positional ones, or all by name."""
 
 
-def arguments_of_call(call: Call) -> Arguments:
+def arguments_of_call(call: Call) -> CallArguments:
     """Return the arguments that one of many calls has."""
-    return Arguments((), call) if isinstance(call, Mapping) else Arguments(call, {})
+    return CallArguments((), call) if isinstance(call, Mapping) else CallArguments(call, {})

@@ -98,10 +98,10 @@ async def _replay(flow: FlowType[..., Any], exported: ExportedFlow) -> Any:
             view._declared = flow
             args, named = flow.types.convert(flow.app.codecs.decode(exported.args, exported.meta))
             own: Sequence[Any] = args
-            given: Mapping[str, Any] = {**named, **needs}
+            others: Mapping[str, Any] = {**named, **needs}
             if execution.args is not None:
-                own, given = arguments_of(flow, execution.args, given)
-            call = function(view, *own, **given)
+                own, others = arguments_of(flow, execution.args, others)
+            call = function(view, *own, **others)
             result = await execution.run(call, *(listen(update, view, execution) for update in flow._updates.values()))
     except _RecordsEnd:
         return None
