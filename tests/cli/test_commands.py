@@ -233,7 +233,7 @@ def test_queues_are_listed_paused_and_resumed(ojster: Ojster) -> None:
 
 def test_a_queue_is_configured_after_a_look_at_what_that_means(ojster: Ojster) -> None:
     ojster("push", "a", "--queue", "q")
-    change = ("queues", "configure", "q", "--concurrency", "2", "--rate", "100/PT1M", "--max-size", "1")
+    change = ("queues", "set", "q", "--concurrency", "2", "--rate", "100/PT1M", "--max-depth", "1")
     shown = ojster(*change, "--dry-run")
     assert "1 job waits now: pushes are refused until fewer than 1 do." in shown
     assert "up to 2 more may start" in shown
@@ -244,10 +244,10 @@ def test_a_queue_is_configured_after_a_look_at_what_that_means(ojster: Ojster) -
     table = ojster("queues", "waits")
     assert "1 of 1" in table
     assert "0 of 2" in table
-    (gone,) = ojster.json("queues", "configure", "q", "--rate", "none")["changes"]
+    (gone,) = ojster.json("queues", "set", "q", "--rate", "none")["changes"]
     assert (gone["setting"], gone["after"]) == ("rate_limit", None)
-    for wrong in (("--rate", "fast"), ("--concurrency", "many"), ("--overflow", "wait")):
-        ojster("queues", "configure", "q", *wrong, expect=2)
+    for wrong in (("--rate", "fast"), ("--concurrency", "many"), ("--when-full", "wait")):
+        ojster("queues", "set", "q", *wrong, expect=2)
 
 
 def test_jobs_and_the_history_of_a_workflow_are_printed_as_csv_and_lines_of_json(ojster: Ojster) -> None:

@@ -55,7 +55,7 @@ class Recorder:
         raise Asked(described((self._path, args, options, variable)))
 
 
-ANSWERED: Final = frozenset({"client.files.find"})
+ANSWERED: Final = frozenset({"client.files.find", "client.queues.create"})
 """Calls after which a command makes the one that counts."""
 
 
@@ -193,6 +193,7 @@ _SURE: Final = {"yes": True}
 _NO_NAME: Final = {"name": None}
 
 OPTION_BASES: Final[dict[str, dict[str, Any]]] = {
+    **{f"queues set {parameter}": {"max_depth": "9"} for parameter in ("name", "url")},
     "cron add flow_args": {"type": None, "flow": "f"},
     "cron add params": {"type": None, "definition": "d"},
     "cron add target": {"type": None, "definition": "d"},
@@ -229,6 +230,8 @@ VALUES: Final[dict[str, Any]] = {
     **{f"flows {command} app": "shop:app" for command in ("send", "broadcast", "update")},
     **{f"{command} include": "more" for command in ("run", "dev", "worker", "flows check", "cron prune")},
     **{f"{command} database": (DATABASE, f"{DATABASE}2") for command in ("run", "dev", "serve", "bench", "migrate")},
+    **{f"queues {command} {rate}": "5/PT1S" for command in ("create", "set") for rate in ("rate", "throttle")},
+    **{f"queues {command} {most}": "7" for command in ("create", "set") for most in ("concurrency", "max_depth")},
     "worker url": DATABASE,
     "worker queues": "a=2,b",
     "worker capabilities": '{"memory_gb": 8}',
@@ -238,10 +241,6 @@ VALUES: Final[dict[str, Any]] = {
     "audit list until": "-PT1H",
     "audit export since": "-PT1H",
     "audit export until": "-PT1H",
-    "queues configure concurrency": "5",
-    "queues configure rate": "5/second",
-    "queues configure throttle": "5/PT1M",
-    "queues configure max_size": "none",
     "serve default_tenant": "acme",
     "serve tenant_file": "tenants.json",
     "serve smtp": "smtp://127.0.0.1:25",
@@ -269,9 +268,7 @@ SHOWN: Final[dict[str, ShownBy]] = {
     "completion install": ShownBy("cli/test_completion.py", "test_it_is_installed_where_the_shell_looks"),
     "flows stream numbers": ShownBy("flows/test_streams.py", _SHELL),
     "jobs logs follow": ShownBy("jobs/test_job_commands.py", "test_the_log_of_a_job_is_followed_until_it_has_finished"),
-    "queues configure dry_run": ShownBy(
-        "cli/test_commands.py", "test_a_queue_is_configured_after_a_look_at_what_that_means"
-    ),
+    "queues set dry_run": ShownBy("cli/test_commands.py", "test_a_queue_is_configured_after_a_look_at_what_that_means"),
     "top interval": ShownBy("cli/test_top.py", _FOLLOWS),
     "top once": ShownBy("cli/test_top.py", "test_it_looks_once_if_it_is_told_to"),
     "workflows draw svg": ShownBy("workflows/test_workflow_commands.py", _STEERED),

@@ -87,9 +87,9 @@ _ALL: Final = (
     CommandPlace(
         "queues",
         "commands.queues:queues",
-        "List, show, create, configure, pause, resume and delete queues.",
+        "List, show, create, set, pause, resume and delete queues.",
         "queues",
-        "configure create delete list pause resume show unserved waits",
+        "create delete list pause resume set show unserved waits",
     ),
     CommandPlace("tasks", "commands.tasks:tasks", "Show the recorded runs of tasks.", "insight", "runs statistics"),
     CommandPlace(

@@ -72,7 +72,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], empty: st
     """Print a table, or ``empty`` if there are no rows.
 
     Columns with ``#`` in front of their name are numbers. On a terminal that is too narrow, the widest columns are cut,
-    but neither numbers nor the first one, which has ids and names.
+    but neither numbers, nor states, nor the first one, which has ids and names.
     """
     lines = [[_cell(value) for value in row] for row in rows]
     if not lines:
@@ -108,12 +108,33 @@ def _widths(lines: Sequence[Sequence[tuple[str, str]]], available: int | None) -
     """Return the width of each column, so that all fit into the available width; ``None``: any width."""
     widths = [max(cell_len(text) for text, _ in column) for column in zip(*lines, strict=True)]
     excess = 0 if available is None else sum(widths) + len(_GAP) * (len(widths) - 1) - available
-    may_shrink = [place for place, (name, _) in enumerate(lines[0]) if place and not name.startswith("#")]
+    may_shrink = [
+        place for place, (name, _) in enumerate(lines[0]) if place and name != "state" and not name.startswith("#")
+    ]
     while excess > 0 and max((widths[place] for place in may_shrink), default=0) > _MIN_WIDTH:
         widest = max(may_shrink, key=widths.__getitem__)
         widths[widest] -= 1
         excess -= 1
     return widths
+
+
+_NARROW: Final = 120
+"""Width of a terminal below which ids are shortened."""
+
+_SHORTEST_ID: Final = 13
+"""Least number of characters of a shortened id: the time of a job in milliseconds."""
+
+
+def shown_ids(ids: Iterable[str]) -> list[str]:
+    """Return ids as a table shows them: in a narrow terminal, their beginnings, which commands take as well."""
+    whole = list(ids)
+    if not console.is_terminal or console.width >= _NARROW:
+        return whole
+    longest = max(map(len, whole), default=0)
+    length = next(
+        (size for size in range(_SHORTEST_ID, longest) if len({id[:size] for id in whole}) == len(set(whole))), longest
+    )
+    return [id[:length] for id in whole]
 
 
 def state_text(state: str) -> Text:
@@ -135,11 +156,12 @@ def ago(moment: int | None) -> str:
 
 def job_rows(jobs: Iterable[Job]) -> Iterable[Sequence[Any]]:
     """Return the rows of a table of jobs."""
-    for job in jobs:
+    listed = list(jobs)
+    for job, id in zip(listed, shown_ids(job.id for job in listed), strict=True):
         error = job.error
         note = f"{error['type']}: {error['message']}"[:60] if error else ""
         yield (
-            job.id,
+            id,
             job.type,
             job.queue,
             state_text(job.state),

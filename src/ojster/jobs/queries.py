@@ -144,7 +144,10 @@ def only_id_beginning(
         | ({} if tenant is None else {"tenant": tenant}),
     )
     if len(rows) == 2:
-        return Conflict(f"The ids of several {table} begin with {start}. Give more characters.", resource_id=start)
+        some = " and ".join(str(id) for (id,) in rows)
+        return Conflict(
+            f"The ids of several {table} begin with {start}, such as {some}. Give more characters.", resource_id=start
+        )
     return str(rows[0][0]) if rows else start
 
 

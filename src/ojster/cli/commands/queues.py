@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 from typing import Any, Final, get_args
 
@@ -10,6 +11,7 @@ import click
 import msgspec
 from msgspec import UNSET
 
+from ojster.cli.declared import Command
 from ojster.cli.options import ask, done, examples, with_json, with_url
 from ojster.cli.output import ago, print_json, print_table, timestamp_json
 from ojster.client.interface import Client
@@ -17,6 +19,7 @@ from ojster.core.states import JobState
 from ojster.core.timestamps import parse_optional
 from ojster.core.wire import Json
 from ojster.queues.answer_wire import QueueChangesAnswer
+from ojster.queues.configuration_wire import configuration_of
 from ojster.queues.queues import QueueStatistics
 from ojster.queues.rules import OverflowStrategy
 from ojster.queues.wire import DeletionStrategy, QueueConfigBody
@@ -24,7 +27,7 @@ from ojster.queues.wire import DeletionStrategy, QueueConfigBody
 
 @click.group(epilog=examples("ojster queues list", "ojster queues pause reports"))
 def queues() -> None:
-    """List, show, create, configure, pause, resume and delete queues."""
+    """List, show, create, set, pause, resume and delete queues."""
 
 
 @queues.command("list", epilog=examples("ojster queues list", "ojster queues list --json"))
@@ -115,34 +118,61 @@ class NumberText(click.ParamType[Any]):
         return int(value)
 
 
+_MEMBERS: Final = {"rate": "rate_limit", "max_depth": "max_size", "when_full": "overflow_policy"}
+"""Members of the API whose options have other names."""
+
+
+def with_limits(command: Command) -> Command:
+    """Add options for the limits and the bound of a queue; the command gets them as ``limits``."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **options: Any) -> Any:
+        own = {name: options.pop(name) for name in ("concurrency", "rate", "throttle", "max_depth", "when_full")}
+        limits = QueueConfigBody(**{_MEMBERS.get(name, name): value for name, value in own.items()})
+        return command(*args, limits=limits, **options)
+
+    result: Command = wrapped
+    for add in (
+        click.option(
+            "--when-full",
+            type=click.Choice(get_args(OverflowStrategy)),
+            help="What a push to a full queue does; needs --max-depth, except 'reject'.",
+        ),
+        click.option(
+            "--max-depth", type=NumberText(), default=UNSET, help="Maximum number of waiting jobs; none: no bound."
+        ),
+        click.option("--throttle", type=RateText(), default=UNSET, help="As --rate, evenly spread over the period."),
+        click.option("--rate", type=RateText(), default=UNSET, help="Maximum starts in a period, as in 100/PT1M."),
+        click.option(
+            "--concurrency", type=NumberText(), default=UNSET, help="Maximum number of jobs at once; none: no limit."
+        ),
+    ):
+        result = add(result)
+    return result
+
+
 @queues.command(
-    "configure",
+    "set",
     epilog=examples(
-        "ojster queues configure mail --concurrency 5 --dry-run",
-        "ojster queues configure mail --rate 100/PT1M --max-size 10000 --overflow drop_oldest",
-        "ojster queues configure mail --concurrency none",
+        "ojster queues set mail --concurrency 5 --dry-run",
+        "ojster queues set mail --rate 100/PT1M --max-depth 10000 --when-full drop_oldest",
+        "ojster queues set mail --concurrency none",
     ),
 )
 @click.argument("name")
-@click.option("--concurrency", type=NumberText(), default=UNSET, help="Maximum number of jobs at once; none: no limit.")
-@click.option("--rate", type=RateText(), default=UNSET, help="Maximum number of starts in a period, as in 100/PT1M.")
-@click.option("--throttle", type=RateText(), default=UNSET, help="The same, evenly spread over the period.")
-@click.option("--max-size", type=NumberText(), default=UNSET, help="Maximum number of waiting jobs; none: no bound.")
-@click.option(
-    "--overflow", type=click.Choice(get_args(OverflowStrategy)), default=None, help="What a push to a full queue does."
-)
+@with_limits
 @click.option("--dry-run", is_flag=True, help="Show what would change, and what it means now; change nothing.")
 @with_url
 @with_json
-def configure_queue(name: str, dry_run: bool, url: str, as_json: bool, **settings: Any) -> None:
+def set_queue(name: str, limits: QueueConfigBody, dry_run: bool, url: str, as_json: bool) -> None:
     """Change limits of a queue; what is not named stays. Prints each change with what it means for the jobs now."""
-    members = {"rate": "rate_limit", "overflow": "overflow_policy"}
-    body = QueueConfigBody(**{members.get(option, option): value for option, value in settings.items()})
+    if limits == QueueConfigBody():
+        raise click.UsageError("Name what to change, such as --concurrency 4, or --rate none for no limit.")
 
     async def change(client: Client) -> QueueChangesAnswer:
-        foreseen = await client.queues.preview(name, body)
+        foreseen = await client.queues.preview(name, limits)
         if not dry_run:
-            await client.queues.configure(name, body)
+            await client.queues.configure(name, limits)
         return foreseen
 
     shown = ask(url, change)
@@ -213,13 +243,21 @@ def pause_queue(name: str, url: str, as_json: bool) -> None:
     done(f"The queue {name} is paused.", as_json, {"name": name, "paused": True})
 
 
-@queues.command("create", epilog=examples("ojster queues create reports"))
+@queues.command("create", epilog=examples("ojster queues create reports", "ojster queues create mail --rate 100/PT1M"))
 @click.argument("name")
+@with_limits
 @with_url
 @with_json
-def create_queue(name: str, url: str, as_json: bool) -> None:
+def create_queue(name: str, limits: QueueConfigBody, url: str, as_json: bool) -> None:
     """Create a queue, to set it up before it has jobs. A push creates its queue as well."""
-    ask(url, lambda client: client.queues.create(name))
+    configuration_of(name, limits)  # so that a wrong one creates nothing
+
+    async def create(client: Client) -> None:
+        await client.queues.create(name)
+        if limits != QueueConfigBody():
+            await client.queues.configure(name, limits)
+
+    ask(url, create, makes=True)
     done(f"The queue {name} is created.", as_json, {"name": name})
 
 

@@ -1,0 +1,47 @@
+"""Commands set limits and bounds of queues, and lists fit into a narrow terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+from rich.console import Console
+
+from ojster.cli import output
+from ojster.cli.main import cli
+from ojster.core.errors import Conflict, InvalidRequest
+
+
+def test_limits_and_bounds_are_set_and_removed_and_wrong_ones_change_nothing(tmp_path: Path) -> None:
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(cli, ["queues", *arguments, "--url", f"sqlite:///{tmp_path}/jobs.db"])
+
+    def changed(*arguments: str) -> dict[str, object]:
+        result = run("set", *arguments, "--json")
+        assert result.exit_code == 0, result.output
+        return {change["setting"]: change["after"] for change in msgspec.json.decode(result.output)["changes"]}
+
+    wrong = run("create", "mail", "--when-full", "block")
+    assert isinstance(wrong.exception, InvalidRequest), wrong.output
+    created = run("create", "mail", "--rate", "100/PT1M", "--max-depth", "50", "--when-full", "block")
+    assert created.exit_code == 0, created.output
+    assert isinstance(run("create", "mail").exception, Conflict)
+    assert changed("mail", "--concurrency", "4") == {"concurrency": 4}
+    gone = changed("mail", "--concurrency", "none", "--rate", "none", "--max-depth", "none")
+    bound = {f"backpressure.{name}": None for name in ("max_depth", "strategy", "warning_threshold")}
+    assert gone == {"concurrency": None, "rate_limit": None, **bound}, "all that was set, and no more"
+    assert run("set", "mail").exit_code == run("set", "mail", "--rate", "5").exit_code == 2
+
+
+def test_ids_are_shortened_in_a_narrow_terminal_and_stay_different(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = ["01a220e5-8f4e-75f7-ae1d-9294ef3f9e56", "01a220e5-8f4e-7182-9bf7-8be729d6b29e"]
+    assert output.shown_ids(ids) == ids  # such as in a pipe
+    narrow = Console(width=80, force_terminal=True)
+    monkeypatch.setattr(output, "console", narrow)
+    assert output.shown_ids(ids) == ["01a220e5-8f4e-75", "01a220e5-8f4e-71"]
+    assert output.shown_ids(ids[:1]) == ["01a220e5-8f4e"]
+    assert output.shown_ids([]) == []
+    lines = [[("id", ""), ("state", ""), ("error", "")], [("a" * 16, ""), ("discarded", ""), ("e" * 80, "")]]
+    assert output._widths(lines, 40) == [16, 9, 11]
