@@ -48,7 +48,7 @@ const SORTS: [string, string][] = [
 const WAYS: [Filter, string, string][] = [
   ["type", "Type or id", "Type or job id"],
   ["error_text", "Text of the error", "card expired"],
-  ["where", "Member of arguments", "args.order_id=42 or meta.customer=17"],
+  ["where", "Member of arguments", "args.order_id=42"],
   ["tag", "Tag", "vip"],
   ["worker", "Worker", "the name of a worker"],
   ["workflow", "Workflow", "the id of a workflow"],
@@ -179,7 +179,7 @@ export function FilterBar(props: { chosen: Chosen; choose: (change: Chosen) => v
       {(["error_text", "id"] as const).map(
         (name) => chosen[name] && <Chip key={name} label={`${LABELS[name]}: ${chosen[name]}`} remove={() => choose({ [name]: "" })} />,
       )}
-      {way === "where" && <p class="quiet">Arguments that were encrypted or compressed before they were sent cannot be searched.</p>}
+      {way === "where" && <p class="quiet">Members of metadata begin with meta. Arguments that were encrypted or compressed before they were sent cannot be searched.</p>}
       {isGlobal && type.length === 1 && !type[0]?.endsWith("*") && <Link href={`/?type=${encodeURIComponent(type[0] ?? "")}`}>Over time</Link>}
     </form>
   );
