@@ -245,23 +245,23 @@ function uses(data: Detail): [string, preact.ComponentChildren][] {
   const active = data.counts.active ?? 0;
   const limit = use?.concurrency?.limit;
   const shown: [string, preact.ComponentChildren][] = [
-    ["Running", limit === undefined ? `${number(active)} run now` : <Used done={active} of={limit} label="Jobs at once" words={`${number(active)} of ${number(limit)} run now`} />],
-    ["Waiting", most ? <Used done={data.depth} of={most} label="Waiting jobs" words={`${number(data.depth)} of ${number(most)} wait now`} /> : `${number(data.depth)} wait now`],
+    ["Running", limit === undefined ? `${number(active)} run now` : <Used done={active} of={limit} words={`${number(active)} of ${number(limit)} run now`} />],
+    ["Waiting", most ? <Used done={data.depth} of={most} words={`${number(data.depth)} of ${number(most)} wait now`} /> : `${number(data.depth)} wait now`],
   ];
   if (use?.rate) {
     const { current_count: used, limit: starts, window_resets_at: resets } = use.rate;
     const words = `${number(used)} of ${number(starts)} used now`;
-    shown.push(["Starts", <><Used done={used} of={starts} label="Starts" words={words} />{resets && <> starts anew <Time at={resets} /></>}</>]);
+    shown.push(["Starts", <><Used done={used} of={starts} words={words} />{resets && <> starts anew <Time at={resets} /></>}</>]);
   }
   if (use?.throttle) shown.push(["Next start", <>the next may start <Time at={use.throttle.next_allowed_at} /></>]);
   return shown;
 }
 
-function Used({ done, of, label, words }: { done: number; of: number; label: string; words: string }) {
+function Used({ done, of, words }: { done: number; of: number; words: string }) {
   return (
     <span class="progress">
       {words}
-      <Bar done={Math.min(done, of)} of={of} isFailed={done >= of} label={`${label}: use`} />
+      <Bar done={Math.min(done, of)} of={of} isFailed={done >= of} label="Used" />
     </span>
   );
 }
