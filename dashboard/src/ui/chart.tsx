@@ -151,7 +151,7 @@ export function Chart(props: Properties) {
     <>
       <div class="chart" ref={place} role="img" aria-label={label} style={{ minHeight: `${height + 30}px` }} />
       <div class="more bare">
-        <Button isSmall kind="plain" icon="download" aria-label={`Export the numbers of ${label}`} onClick={saveNumbers}>
+        <Button isSmall kind="plain" icon="download" aria-label={`Export the numbers of ${label} as CSV`} onClick={saveNumbers}>
           CSV
         </Button>
       </div>
