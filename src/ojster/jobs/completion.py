@@ -83,7 +83,7 @@ def _complete_plainly(tx: Transaction, acks: Sequence[Acknowledgement]) -> dict[
 def _acknowledge_any(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) -> list[Job | OjsterError]:
     """Do the same with a look at each job first, whatever it is."""
     now, largest = tx.now, tx.settings.largest_job
-    jobs = tx.lock_jobs([ack.job_id for ack in acknowledgements])
+    jobs = _lock_reported(tx, acknowledgements)
     results: list[Job | OjsterError] = []
     completed: list[Job] = []
     written = 0
@@ -127,6 +127,19 @@ def _acknowledge_any(tx: Transaction, acknowledgements: Sequence[Acknowledgement
     write_completed(tx, completed[written:])
     settle(tx)
     return results
+
+
+def _lock_reported(tx: Transaction, acks: Sequence[Acknowledgement]) -> dict[str, Job]:
+    """Lock reported jobs, and read what their completion must know of their steps, unless it changes these first."""
+    ids, nodes = [ack.job_id for ack in acks], [ack.node for ack in acks if ack.node is not None]
+    if not nodes or any(ack.append or ack.changes is not None or ack.result_file is not None for ack in acks):
+        return tx.lock_jobs(ids)
+    ahead = [foresight for foresee in hooks(tx).foresee if (foresight := foresee(tx, nodes)) is not None]
+    jobs, rows = tx.lock_jobs_and_read(ids, [query for foresight in ahead for query in foresight.queries])
+    for foresight in ahead:
+        foresight.keep(rows[: len(foresight.queries)])
+        rows = rows[len(foresight.queries) :]
+    return jobs
 
 
 def _carry_out(tx: Transaction, job: Job, ack: Acknowledgement) -> bytes | None:

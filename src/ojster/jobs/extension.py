@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence, Set
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -24,7 +24,7 @@ from ojster.jobs.new_job import NewJob
 from ojster.jobs.reason import LimitUse, Reason
 from ojster.jobs.scope import Scope
 from ojster.storage.memory import Local, Memory
-from ojster.storage.transaction import Transaction
+from ojster.storage.transaction import Query, Row, Transaction
 
 Group = Sequence[NewJob]
 """Jobs that are pushed together: all of them are inserted, or none."""
@@ -50,6 +50,14 @@ class Due(msgspec.Struct, frozen=True):
 
 Completer = Callable[[Members], Members]
 """Returns an enqueue request with what it leaves out, or raises its refusal."""
+
+
+class Foresight(NamedTuple):
+    """What an extension reads together with the locks on reported jobs, instead of after them."""
+
+    queries: Sequence[Query]
+    keep: Callable[[Sequence[list[Row]]], None]
+    """Keeps the rows of each query. They are to be used only if nothing has changed them since."""
 
 
 class Extension:
@@ -145,6 +153,10 @@ class Extension:
 
     # Reports of workers
 
+    def foresee(self, tx: Transaction, nodes: Sequence[int]) -> Foresight | None:
+        """Return what to read ahead about these steps, whose jobs are reported as completed; ``None``: nothing."""
+        return None
+
     def refuse_result(self, tx: Transaction, job: Job, report: Acknowledgement) -> OjsterError | None:
         """Return why the result of a job is refused. Plain jobs (``ojster.core.plain_end``) may not be asked about."""
         return None
@@ -225,6 +237,7 @@ class Hooks:
         self.moved = overriding("moved")
         self.revived = overriding("revived")
         self.deleted = overriding("deleted")
+        self.foresee = overriding("foresee")
         self.refuse_result = overriding("refuse_result")
         self.acknowledge = overriding("acknowledge")
         self.result_of = overriding("result_of")

@@ -38,6 +38,8 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     seq:
         Number of the job in its database, from callers in the process of the service, if the job was plain when it
         was fetched: see ``ojster.core.plain_end``. It changes how the report is written, and not what it does.
+    node:
+        The step that the job is, from callers in the process of the service. It changes what is read at once.
     """
 
     job_id: str
@@ -49,6 +51,7 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     result_file: str | None = None
     started_at: int | None = None
     seq: int | None = None
+    node: int | None = None
 
 
 class FailureReport(msgspec.Struct, frozen=True):

@@ -27,6 +27,9 @@ from ojster.storage.outages import LONG_TRANSACTION_SECONDS, Horizon, Outages
 from ojster.storage.tally import ADDED, SUMS, AttemptEnd, Tally, add_up
 
 Row = tuple[Any, ...]
+Query = tuple[str, Sequence[Any]]
+"""A statement that returns rows, with its positional parameters."""
+
 Parameters = Mapping[str, Any] | Sequence[Any]
 
 encode_events: Final = msgspec.json.Encoder().encode
@@ -241,7 +244,7 @@ class Transaction(ABC):
     def execute(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         """Run one statement and return its rows."""
 
-    def execute_together(self, queries: Sequence[tuple[str, Sequence[Any]]]) -> list[list[Row]]:
+    def execute_together(self, queries: Sequence[Query]) -> list[list[Row]]:
         """Run queries with positional parameters, one after another in one message; return the rows of each."""
         return [self.execute(sql, parameters) for sql, parameters in queries]
 
@@ -324,6 +327,12 @@ class Transaction(ABC):
     @abstractmethod
     def lock_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
         """Return the existing jobs with these ids, without envelopes, locked until the end of the transaction."""
+
+    def lock_jobs_and_read(
+        self, ids: Sequence[str], queries: Sequence[Query]
+    ) -> tuple[dict[str, Job], list[list[Row]]]:
+        """Do what ``lock_jobs`` does, and then ``execute_together``: in one message, where there are messages."""
+        return self.lock_jobs(ids), self.execute_together(queries)
 
     @abstractmethod
     def find_jobs(self, ids: Sequence[str]) -> dict[str, Job]:

@@ -223,6 +223,7 @@ class Executor:
             return Acknowledgement(
                 *(job.id, encoded, worker_id, job.attempt, appended, context.changes, file, job.started_at),
                 plain_seq(job),
+                job.node,
             )
         except Reported:
             return None

@@ -9,7 +9,7 @@ from ojster.core.job import NODE_BITS, Job
 from ojster.jobs.claim_policy import NO_USAGE_PROBES, ClaimPolicy, UsageProbes
 from ojster.jobs.deadlines import total_deadline
 from ojster.jobs.ending_attempts import confirm_overdue_ends, forget_ends
-from ojster.jobs.extension import DeletedCounts, Due, Extension
+from ojster.jobs.extension import DeletedCounts, Due, Extension, Foresight
 from ojster.jobs.messages import Acknowledgement, EndWithoutSuccess, Release
 from ojster.jobs.names import WAIT_TYPE
 from ojster.jobs.new_job import NewJob
@@ -25,6 +25,7 @@ from ojster.workflows.run.claimed_steps import begin_workflows, claimed_steps
 from ojster.workflows.run.due import process_due_workflows
 from ojster.workflows.run.early_answers import hasten_answered_waits, take_early_answer
 from ojster.workflows.run.expansion import expand_maps, start_deferred
+from ojster.workflows.run.foresight import foresee
 from ojster.workflows.run.growth import grow_all
 from ojster.workflows.run.maps import count_announced
 from ojster.workflows.run.results import add_parent_results
@@ -113,6 +114,10 @@ class WorkflowExtension(Extension):
         forget_ends(tx, jobs)
         for table in ("resumptions", "early_answers", "notes", "job_inputs"):
             tx.execute_many(f"DELETE FROM {table} WHERE seq = ?", [(seq,) for seq in jobs])
+
+    def foresee(self, tx: Transaction, nodes: Sequence[int]) -> Foresight:
+        """Read what surrounds the steps that are reported."""
+        return foresee(tx, nodes)
 
     def acknowledge(self, tx: Transaction, job: Job, report: Acknowledgement) -> None:
         """Change the properties of the workflow of a job, and add steps to it."""

@@ -46,7 +46,7 @@ from ojster.storage.postgres.statements import (
     tally_statement,
 )
 from ojster.storage.postgres.url import PostgresUrl
-from ojster.storage.transaction import ColumnType, Parameters, PlainEnd, Row, Transaction, TryAgain
+from ojster.storage.transaction import ColumnType, Parameters, PlainEnd, Query, Row, Transaction, TryAgain
 
 A = TypeVar("A")
 
@@ -123,7 +123,7 @@ class PostgresTransaction(Transaction):
     def execute(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         return self._connection.execute(sql, parameters)
 
-    def execute_together(self, queries: Sequence[tuple[str, Sequence[Any]]]) -> list[list[Row]]:
+    def execute_together(self, queries: Sequence[Query]) -> list[list[Row]]:
         return self._connection.execute_together(queries)
 
     def execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
@@ -240,12 +240,20 @@ class PostgresTransaction(Transaction):
         return [self._locks + key for key in sorted(keys)]
 
     def lock_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
+        return self.lock_jobs_and_read(ids, ())[0]
+
+    def lock_jobs_and_read(
+        self, ids: Sequence[str], queries: Sequence[Query]
+    ) -> tuple[dict[str, Job], list[list[Row]]]:
         ids = [id for id in ids if _ID.fullmatch(id)]
-        jobs = {row[1]: Job(*row) for row in self.execute(LOCK_JOBS, (uuids(ids),))} if ids else {}
+        if not (ids or queries):
+            return {}, []
+        locked, *others = self.execute_together([(LOCK_JOBS, (uuids(ids),)), *queries])
+        jobs = {row[1]: Job(*row) for row in locked}
         for job in jobs.values():
             if job.state == "available":  # fetches that skip the locked job look again afterwards
                 self.effects.opened.add(job.queue)
-        return jobs
+        return jobs, others
 
     def find_jobs(self, ids: Sequence[str]) -> dict[str, Job]:
         ids = [id for id in ids if _ID.fullmatch(id)]

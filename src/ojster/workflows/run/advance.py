@@ -43,6 +43,7 @@ from ojster.workflows.plan.reader import MAX_MAP_ELEMENTS
 from ojster.workflows.plan.values import Spec
 from ojster.workflows.run.claimed_steps import note_step
 from ojster.workflows.run.flow_wakeups import end_awaited
+from ojster.workflows.run.foresight import foreseen
 from ojster.workflows.run.graph import LoadedGraph
 from ojster.workflows.run.maps import begin_map, go_on_with_map
 from ojster.workflows.run.results import NodeOutcome, outcomes, why_failed
@@ -74,7 +75,7 @@ def advance(tx: Transaction) -> None:
         ended, tx.effects.ended = tx.effects.ended, []
         nodes = {job.node: job for job in ended if job.node is not None}
         graph = LoadedGraph(tx)
-        graph.lock_around(nodes)
+        graph.lock_around(nodes, foreseen(tx, nodes))
         run = Advance(graph)
         for id, job in nodes.items():
             node = graph.nodes.get(id)

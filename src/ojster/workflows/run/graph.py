@@ -119,6 +119,30 @@ _FOLLOWERS: Final = f"""
 """
 
 
+def queries_around(tx: Transaction, ids: Collection[int]) -> list[tuple[str, Sequence[Any]]]:
+    """Return the queries that lock and read the workflows of nodes, and read the nodes, containers and followers."""
+    among, id_list = tx.among, tx.integers(ids)
+    read = f"""
+        SELECT {NODE_COLUMNS}
+        FROM nodes
+        WHERE id {among}
+        UNION ALL
+        SELECT {NODE_COLUMNS}
+        FROM nodes
+        WHERE id {tx.among_rows(f"SELECT parent FROM nodes WHERE id {among}")}
+    """
+    lock = _locking(tx, {id >> NODE_BITS for id in ids})
+    return [lock, (read, (id_list, id_list)), (_FOLLOWERS.format(among=among), (id_list,))]
+
+
+def _locking(tx: Transaction, seqs: Collection[int]) -> tuple[str, Sequence[Any]]:
+    """Return the query that locks and reads workflows."""
+    # One transaction at a time advances a workflow: the counts of its nodes are read, and written back. In the order
+    # of numbers, so that transactions with several workflows do not wait in a circle.
+    query = f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE seq {tx.among} ORDER BY seq{tx.for_update}"
+    return query, (tx.integers(sorted(seqs)),)
+
+
 class LoadedGraph:
     """Nodes of locked workflows, which no other transaction changes until this one ends.
 
@@ -148,36 +172,20 @@ class LoadedGraph:
 
     def lock(self, seqs: Collection[int]) -> None:
         """Lock workflows against other transactions, and read them."""
-        self._add_workflows(self.tx.execute(*self._locking(seqs)))
+        self._add_workflows(self.tx.execute(*_locking(self.tx, seqs)))
 
-    def lock_around(self, ids: Collection[int]) -> None:
-        """Lock the workflows of nodes, and read them, the nodes, their containers and followers: in one message."""
-        among, id_list = self.tx.among, self.tx.integers(ids)
-        read = f"""
-            SELECT {NODE_COLUMNS}
-            FROM nodes
-            WHERE id {among}
-            UNION ALL
-            SELECT {NODE_COLUMNS}
-            FROM nodes
-            WHERE id {self.tx.among_rows(f"SELECT parent FROM nodes WHERE id {among}")}
+    def lock_around(self, ids: Collection[int], foreseen: Sequence[list[Row]] | None = None) -> None:
+        """Lock the workflows of nodes, and read them, the nodes, their containers and followers: in one message.
+
+        ``foreseen``: what ``queries_around`` has read of exactly these nodes; ``None``: nothing.
         """
-        lock = self._locking({id >> NODE_BITS for id in ids})
-        followers = (_FOLLOWERS.format(among=among), (id_list,))
-        workflows, nodes, edges = self.tx.execute_together([lock, (read, (id_list, id_list)), followers])
+        workflows, nodes, edges = foreseen or self.tx.execute_together(queries_around(self.tx, ids))
         self._edges_ahead = {id: [] for id in ids}
         for edge in edges:
             self._edges_ahead[edge[0]].append(edge)
         self._add_workflows(workflows)
         for row in nodes:
             self._add(Node(*row))
-
-    def _locking(self, seqs: Collection[int]) -> tuple[str, Sequence[Any]]:
-        """Return the query that locks and reads workflows."""
-        # One transaction at a time advances a workflow: the counts of its nodes are read, and written back. In the
-        # order of numbers, so that transactions with several workflows do not wait in a circle.
-        query = f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE seq {self.tx.among} ORDER BY seq{self.tx.for_update}"
-        return query, (self.tx.integers(sorted(seqs)),)
 
     def _add_workflows(self, rows: Iterable[Row]) -> None:
         self.workflows |= {row[0]: StoredWorkflow(*row) for row in rows}
