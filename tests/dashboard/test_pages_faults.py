@@ -32,7 +32,7 @@ DIALOGS = [
     ("errors", "", "Delete"),
     ("queues/mail", "", "Empty"),
     ("schedules", "", "New schedule"),
-    ("schedules", "", "Show the runs of nightly"),
+    ("schedules", "", "Show runs of nightly"),
     ("schedules", "", "Edit nightly"),
     ("events", "Webhooks", "New webhook"),
     ("admin", "Workspaces", "Limit acme"),

@@ -175,6 +175,9 @@ export const since = (at: string): string => coarse(Math.max(0, Date.now() - Dat
 
 export const exact = (at: string | number): string => moment(typeof at === "string" ? Date.parse(at) : at);
 
+/** A moment, in milliseconds since the epoch, as the API takes it. */
+export const instant = (at: number): string => new Date(at).toISOString();
+
 /** A time so long ago, in milliseconds, as the API takes it. */
 export const timestamp = (milliseconds: number): string => new Date(Date.now() - milliseconds).toISOString();
 

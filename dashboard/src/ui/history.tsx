@@ -3,7 +3,7 @@ import { useState } from "preact/hooks";
 import { accepted, client, query } from "../api/client";
 import { useData } from "../api/use";
 import { Chart } from "./chart";
-import { duration, fraction, many, number, Time } from "./format";
+import { duration, fraction, instant, many, number, Time } from "./format";
 import { Card, Segments, Shown } from "./parts";
 import { useTheme } from "./theme";
 
@@ -40,7 +40,7 @@ export function History({ subject, choices, choose }: Of) {
   const { period, seconds, step } = RANGES[range];
   const load = () => {
     // At the start of a step, so that all pages ask the same.
-    const since = new Date((Math.floor(Date.now() / 1000 / step) * step - seconds) * 1000).toISOString();
+    const since = instant((Math.floor(Date.now() / 1000 / step) * step - seconds) * 1000);
     return accepted(
       client.GET("/ojs/v1/admin/stats/history", { params: { query: query({ period, since, ...(subject && { [subject.by]: subject.name }) }) } }),
     );
