@@ -117,7 +117,7 @@ def test_the_tables_are_the_same_without_any_ability_also_if_many_processes_make
 
 
 async def test_unique_jobs_are_unique(services: list[Service]) -> None:
-    """Docs: operations.md."""
+    """Docs: databases.md."""
     options = {"unique": {"key": ["type"], "on_conflict": "reject"}}
 
     async def push(service: Service) -> bool:
