@@ -4,7 +4,7 @@ import { accepted, client, type Schemas } from "../api/client";
 import { useMay } from "../api/session";
 import { useData } from "../api/use";
 import { NewDialog, useDialogs } from "../ui/dialogs";
-import { compact, Time } from "../ui/format";
+import { compact, Time, timestamp } from "../ui/format";
 import { numberIn, NumberField, rateIn, RateField, rateInWords, rateOf } from "../ui/limit-fields";
 import { Button, Card, Table } from "../ui/parts";
 
@@ -91,7 +91,7 @@ function Replace({ limit, close, done }: { limit: Limit; close: () => void; done
   const [span, setSpan] = useState("3600");
   const save = async (): Promise<void> => {
     const isDone = await act(async () => {
-      const ends = span ? new Date(Date.now() + Number(span) * 1000).toISOString() : null;
+      const ends = span ? timestamp(-1000 * Number(span)) : null;
       const body = {
         concurrency: numberIn(concurrency, "Jobs at once"),
         rate: rateIn(rate, "Starts"),

@@ -2,7 +2,7 @@
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
-import { compact, dayOfYear, exact, fraction, minuteOfDay, useZone, wallClock } from "./format";
+import { compact, dayOfYear, exact, fraction, instant, minuteOfDay, useZone, wallClock } from "./format";
 import { saveRows } from "./export";
 import { Button } from "./parts";
 import type { Colour } from "./states";
@@ -144,7 +144,7 @@ export function Chart(props: Properties) {
     plot.current?.setData([times, ...series.map((one) => one.values)]);
   });
   const saveNumbers = (): void => {
-    const rows = times.map((at, step) => [new Date(at * 1000).toISOString(), ...series.map((one) => one.values[step] ?? null)]);
+    const rows = times.map((at, step) => [instant(at * 1000), ...series.map((one) => one.values[step] ?? null)]);
     saveRows([["time", ...series.map((one) => one.label)], ...rows], "chart.csv");
   };
   return (
