@@ -134,6 +134,11 @@ class PendingCall:
         poll = self.poll
         return poll is not None and not poll.is_over and self.error is None and poll.found_nothing(self.results[0])
 
+    @property
+    def is_left(self) -> bool:
+        """Whether the caller of a long poll has gone: what the call would get could only be given back."""
+        return self.poll is not None and self.future.done()
+
     def deliver(self) -> None:
         """Pass the results or the error to the caller; pass late results to ``LongPoll.unwanted``."""
         if self.future.done():

@@ -228,7 +228,9 @@ class Dispatcher:
         if None in rings:
             _deliver(self._parked.give_up())
         rung = {topic: UNKNOWN_COUNT for topics in rings if topics is not None for topic in topics}
-        calls = [call for item in items if isinstance(item, PendingCall) for call in item.split()]
+        waiting = [call for item in items if isinstance(item, PendingCall) for call in item.split()]
+        # What it would get could only be given back, and what it was meant to get may no longer be known.
+        calls = [call for call in waiting if not call.is_left]
         if calls or rung:
             is_long = any(call.weight >= LONG_WORK for call in calls)
             with long_work() if is_long else nullcontext():

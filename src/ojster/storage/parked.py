@@ -93,7 +93,7 @@ class ParkedCalls:
                         chosen = [call for call, _ in zip(self._calls.get(name, ()), range(count), strict=False)]
                         for call in chosen:
                             self._remove(call)
-                        taken += chosen
+                        taken += [call for call in chosen if not call.is_left]
         return taken
 
     def announce(self, topics: Iterable[str]) -> list[str]:
