@@ -310,7 +310,7 @@ class Worker:
             for helper in (beating, registering, self._stopping):
                 helper.cancel()
             await asyncio.gather(beating, registering, return_exceptions=True)
-            if left := self._stopping.stop_all(self._attempts.with_tasks(), lambda _: None):  # it leaves, or is lost
+            if left := self._stopping.stop_all(self._attempts.with_tasks, lambda _: None):  # it leaves, or is lost
                 await asyncio.wait(left, timeout=LAST_REPORT_SECONDS)
             await self._outbox.hand_back_now(client, self._held.take_all())
             if self._children is not None:
@@ -460,7 +460,7 @@ class Worker:
             self._changed.set()
         unwanted = [named[job_id] for job_id in (*pulse.cancelled, *pulse.lost) if job_id in named]
         self._held.hand_back(unwanted)  # but not a job that was fetched again since the heartbeat
-        for task, context in self._attempts.with_tasks() if unwanted else ():
+        for task, context in self._attempts.with_tasks if unwanted else ():
             if context.is_given_up or not any(context.job is job for job in unwanted):
                 continue
             log.info("stopping job %s: it was cancelled, or its lease was lost", context.id)
@@ -486,7 +486,7 @@ class Worker:
         self._outbox.send(client)
         while self._attempts and (left := began + self.grace - time.monotonic()) > 0:  # another order may shorten it
             await self._wait_for_change(left)
-        if late := self._stopping.stop_all(self._attempts.with_tasks(), partial(self._outbox.tell, client)):
+        if late := self._stopping.stop_all(self._attempts.with_tasks, partial(self._outbox.tell, client)):
             log.warning("handing back %d jobs that did not finish in time", len(late))
         deadline = self._reporter.deadline = time.monotonic() + LAST_REPORT_SECONDS
         while (self._attempts or self._executor.abandoned) and (left := deadline - time.monotonic()) > 0:
