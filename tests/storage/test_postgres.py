@@ -21,9 +21,10 @@ from ojster.schedules.cron import Cron
 from ojster.schedules.due_work import run_due
 from ojster.schedules.retention import forget
 from ojster.service import Service
+from ojster.storage.call import for_each
 from ojster.storage.database import without_password
 from ojster.storage.open import migrate_database, open_database
-from ojster.storage.postgres import notifier, transaction
+from ojster.storage.postgres import notifier, pipeline, transaction
 from ojster.storage.postgres.abilities import ABILITIES
 from ojster.storage.postgres.database import PostgresDatabase
 from ojster.storage.postgres.pipeline import ConnectionLost, translate
@@ -51,6 +52,28 @@ def guest(postgres_url: str) -> Iterator[psycopg.Connection]:
     """A connection for the caller's transaction."""
     with psycopg.connect(parse_postgres_url(postgres_url).conninfo) as connection:
         yield connection
+
+
+async def test_statements_of_which_there_is_no_end_are_not_all_prepared(
+    engines: list[Service], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Conditions of lists depend on what callers ask for."""
+    database = engines[0].database
+    await database.read(_prepared, None)
+    most = await database.read(_prepared, None)
+    monkeypatch.setattr(pipeline, "MAX_STATEMENTS", most)
+
+    def many(tx: Transaction, _: None) -> list[int]:
+        return [tx.execute(f"SELECT CAST(? AS bigint) + {number}", (1,))[0][0] for number in range(9)]
+
+    assert await database.read(for_each(many), None) == [*range(1, 10)]
+    assert await database.read(_prepared, None) == most
+
+
+@for_each
+def _prepared(tx: Transaction, _: None) -> int:
+    number: int = tx.execute("SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'ojster_%'")[0][0]
+    return number
 
 
 class TestUrls:

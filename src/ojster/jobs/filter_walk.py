@@ -215,9 +215,10 @@ def _whereabouts(chosen: JobFilter, parameters: dict[str, Any]) -> list[str]:
         choices = [_one_of("worker_id", known, parameters)]
         for place, name in enumerate(workers if chosen.tenant is None else ()):  # and those of any tenant
             choices.append(
-                f"worker_id LIKE '/tenant/%' AND substr(worker_id, length(worker_id) - {len(name)}) = :of_any_{place}"
+                f"worker_id LIKE '/tenant/%' "
+                f"AND substr(worker_id, length(worker_id) - :length_{place}) = :of_any_{place}"
             )
-            parameters[f"of_any_{place}"] = f"/{name}"
+            parameters |= {f"length_{place}": len(name), f"of_any_{place}": f"/{name}"}
         parts.append(f"({' OR '.join(choices)})")
     if workflows := values_of(chosen.workflow):
         choices = []

@@ -16,7 +16,7 @@ import select
 import struct
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import psycopg
@@ -67,6 +67,13 @@ class ConnectionLost(TryAgain):
         self.undone = undone
 
 
+MAX_STATEMENTS: Final = 2_000
+"""Maximum number of statements that are kept translated, and prepared in each connection.
+
+The engine has some hundreds. Those of filters depend on what callers ask for, so that there is no end of them.
+"""
+
+
 class StatementFailed(Exception):
     """The database refused a statement."""
 
@@ -83,7 +90,7 @@ class Statement(NamedTuple):
     returns_rows: bool
 
 
-@cache
+@lru_cache(MAX_STATEMENTS)
 def translate(sql: str, schema: str, lacks: Lacks = NOTHING) -> Statement:
     """Translate a statement of the engine's dialect (``:name`` or ``?``) to numbered parameters and qualified tables.
 
@@ -351,10 +358,10 @@ class PipelineConnection:
                 formats.append(pq.Format.TEXT)
         libpq = self._libpq
         try:
-            if self._names is None:
+            name = None if self._names is None else self._names.get(statement.sql)
+            if self._names is None or (name is None and len(self._names) >= MAX_STATEMENTS):
                 libpq.send_query_params(statement.sql, encoded, None, formats, pq.Format.BINARY)
             else:
-                name = self._names.get(statement.sql)
                 if name is None:
                     self._prepared += 1
                     name = self._names[statement.sql] = b"ojster_%d" % self._prepared
