@@ -103,15 +103,15 @@ async def test_a_checkpoint_of_no_job_is_refused_at_either_address(http: Http) -
 
 async def test_unknown_parameters_of_lists_bring_warnings_to_sdks_and_are_refused_for_others(http: Http) -> None:
     await http.push(type="a")
-    listed = await ask(http, "GET", "/jobs?sort=created_at&limit=1&tag=x")
+    listed = await ask(http, "GET", "/jobs?label=x&limit=1&order=created_at")
     assert len(listed["jobs"]) == 1
     assert [warning.partition(".")[0] for warning in listed["warnings"]] == [
-        "This endpoint has no query parameter 'sort'",
-        "This endpoint has no query parameter 'tag'",
+        "This endpoint has no query parameter 'label'",
+        "This endpoint has no query parameter 'order'",
     ]
-    refused = await http("GET", f"{BASE}/jobs?sort=created_at")
+    refused = await http("GET", f"{BASE}/jobs?order=created_at")
     assert (refused.status_code, "It has cron_name" in refused.text) == (400, True)
-    changing = await http("DELETE", f"{BASE}/jobs/{listed['jobs'][0]['id']}?sort=x", headers=SDK)
+    changing = await http("DELETE", f"{BASE}/jobs/{listed['jobs'][0]['id']}?order=x", headers=SDK)
     assert changing.status_code == 400, "what changes something is refused for SDKs as well"
 
 

@@ -123,6 +123,11 @@ async def files_of(**options: Any) -> list[str]:
     return sorted(path.name for path in Path().glob("*.db"))
 
 
+async def state_without_a_worker(**options: Any) -> str:
+    async with App("sqlite:///jobs.db", **options) as app:
+        return (await (await app.job("echo")(_echo).aenqueue("x")).arefresh()).state
+
+
 async def large_job(**options: Any) -> str | None:
     async with App("sqlite:///jobs.db", **options) as app:
         try:
@@ -200,6 +205,7 @@ APP: Final[dict[str, Effect]] = {
     "codecs": Effect([Gzip()], stored_arguments, True, False),
     "tenant": Effect("acme", tenant_of_a_job, "", "acme"),
     "files": Effect("{folder}/store", place_of_a_file, False, True),
+    "eager": Effect(True, state_without_a_worker, "available", "completed"),
 }
 """The scene of each option of an application."""
 
@@ -415,6 +421,7 @@ SECRET: Final = "whsec_" + "c2VjcmV0" * 6
 ENVIRONMENT: Final[dict[str, Effect]] = {
     "OJSTER_DATABASE_URL": Effect("sqlite:///{folder}/other.db", files_of, ["ojster.db"], ["other.db"]),
     "OJSTER_LISTEN_URL": Effect("postgresql://jobs@db.test/jobs", wakeups, False, True),
+    "OJSTER_EAGER": Effect("1", state_without_a_worker, "available", "completed"),
     "OJSTER_MIGRATE": Effect("1", option("migrate"), "False", "True"),
     "OJSTER_FILES": Effect("{folder}/store", place_of_a_file, False, True),
     "OJSTER_TENANT_FILE": Effect("tenants.json", option("tenant_file"), "None", "tenants.json"),

@@ -14,6 +14,7 @@ FOLDER = Path(str(storage.__file__)).parent
 
 JOBS_ARE_COUNTED = "jobs are counted, and their work added up, by queue"
 JOBS_HAVE_TENANTS = "a job and an event have a tenant, as a column"
+ATTEMPTS = "the attempt that has ended is named by its job, number, start and worker"
 LEASES = "leases are those of workers, and no lease ends after an outage before they could report"
 
 WORDS: dict[str, dict[str, dict[str, str]]] = {
@@ -29,7 +30,14 @@ WORDS: dict[str, dict[str, dict[str, str]]] = {
         },
     },
     "tenancy": {r"tenan": {"tally.py": JOBS_HAVE_TENANTS, "transaction.py": JOBS_HAVE_TENANTS}},
-    "fleet": {r"worker": {"outages.py": LEASES, "urls.py": "an error says which commands to start with the same URL"}},
+    "fleet": {
+        r"worker": {
+            "outages.py": LEASES,
+            "postgres/statements.py": ATTEMPTS,
+            "transaction.py": ATTEMPTS,
+            "urls.py": "an error says which commands to start with the same URL",
+        }
+    },
     "events": {r"\breact|webhook|\bsubscri": {}},
     "insight": {r"\binsight|\bfacet": {}},
     "collections": {r"\bcollected\b|\bartifact": {}},

@@ -129,7 +129,7 @@ _ALL: Final = (
         "commands.cron:cron",
         "List, add, run, backfill, enable, disable, remove cron jobs.",
         "schedules",
-        "add backfill disable enable list prune remove run show",
+        "add backfill disable enable list misses prune remove run show",
     ),
     CommandPlace(
         "channels",

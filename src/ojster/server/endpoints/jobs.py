@@ -278,8 +278,9 @@ async def job_page(request: HttpRequest, chosen: JobFilter) -> Answer:
         raise InvalidRequest("A search has no offset. Go on with its 'next_cursor'.", field="offset")
     sort, ascending = _order(query)
     wanted = Page(limit, offset, before, sort, ascending, is_bounded)
-    if not wanted.is_by_arrival:  # its cursors are offsets
-        wanted = msgspec.structs.replace(wanted, offset=offset if before is None else before, before=None)
+    if not wanted.is_by_arrival:  # its cursors are offsets, and all jobs would have to be sorted
+        place = offset if before is None else before
+        wanted = msgspec.structs.replace(wanted, offset=place, before=None, is_bounded=True)
     page = await request.service.jobs.select(chosen, wanted)
     shown = [to_json(job) for job in page.jobs]
     fitting = number_that_fits(shown)
