@@ -469,7 +469,7 @@ def test_the_readme(postgres_url: str) -> None:
         flow.send("approval", False)
         jobs.drain(check=False)
         assert jobs.all("card.refund"), "who does not approve sets off the refund"
-        run = page.run("from ojster import chain, gate, group", **vars(orders)).run
+        run = page.run("# more of orders.py", **vars(orders) | {"__name__": "__main__"}).run
         assert "release" in run.draw()
         jobs.drain()
         assert not jobs.all("order.ship"), "the last step waits for the gate"

@@ -137,7 +137,7 @@ def note_late(tx: Transaction, cron: Cron, since: int) -> None:
     else:
         reason, message = (
             "late",
-            "No server ran it in time: none was up, or none reached the database. It ran once later.",
+            "No server started it in time: none ran or reached the database, or they had to wait. It ran once later.",
         )
     note_miss(
         tx,
