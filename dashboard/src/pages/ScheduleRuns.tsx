@@ -40,7 +40,7 @@ const REASONS: Record<string, string> = {
   overlap_skip: "The run before it had not finished",
   dst_skip: "The clock skipped it",
   maintenance: "Maintenance mode was on",
-  late: "No server ran it in time",
+  late: "Not started in time",
 };
 
 /** The runs that a schedule has missed, and why. */
