@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
 
 import httpx
 import pytest
@@ -12,6 +13,7 @@ from websockets.asyncio.client import connect
 from ojster.core.access import Grant, Role
 from ojster.core.durations import MINUTE
 from ojster.server import authentication
+from ojster.server.endpoints import job_export
 from ojster.service import Service
 from tests.conftest import Bench
 from tests.server.test_connections import serving
@@ -82,6 +84,27 @@ async def test_an_event_stream_ends(caller: Caller, how: str) -> None:
         await caller.shut_out(how)
         rest = await asyncio.wait_for(asyncio.ensure_future(drain(lines)), PATIENCE)
         assert "job.state_changed" not in rest
+
+
+@WAYS
+async def test_an_export_that_is_cut_off_does_not_look_whole(
+    caller: Caller, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def pages(*_: Any) -> AsyncGenerator[list[dict[str, Any]], None]:
+        yield [{"id": "1"}]
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(job_export, "_pages", pages)
+    async with (
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{caller.port}", timeout=PATIENCE) as client,
+        client.stream("GET", "/ojs/v1/job-export?format=csv", headers=caller.headers) as response,
+    ):
+        assert response.status_code == 200
+        pieces = response.aiter_text()
+        assert "1," in await anext(pieces)
+        await caller.shut_out(how)
+        with pytest.raises(httpx.RemoteProtocolError):
+            await anext(pieces)
 
 
 async def drain(lines: AsyncIterator[str]) -> str:

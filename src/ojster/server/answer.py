@@ -50,9 +50,16 @@ _PAGE_SECURITY: Final[tuple[Header, ...]] = (
 
 
 class Answer:
-    """The response of an endpoint: a body, which is JSON unless ``content_type`` says otherwise, or a stream."""
+    """The response of an endpoint: a body, which is JSON unless ``content_type`` says otherwise, or a stream.
 
-    __slots__ = ("body", "content_type", "headers", "status", "stream")
+    Parameters
+    ----------
+    may_stop:
+        Whether an error may end the stream as if it were complete, as it may events, which go on when the client
+        reconnects. Otherwise, the connection breaks.
+    """
+
+    __slots__ = ("body", "content_type", "headers", "may_stop", "status", "stream")
 
     def __init__(
         self,
@@ -61,8 +68,11 @@ class Answer:
         headers: Sequence[Header] = (),
         content_type: bytes = MEDIA_TYPE,
         stream: AsyncGenerator[bytes, None] | None = None,
+        *,
+        may_stop: bool = False,
     ) -> None:
         self.stream = stream
+        self.may_stop = may_stop
         self.body = body
         self.status = status
         self.headers = headers

@@ -118,7 +118,7 @@ class Endpoint:
         elif answer.stream is None:
             await send({"type": "http.response.body", "body": answer.body})
         else:
-            await send_stream(answer.stream, request.gone(), send, self._watch(request))
+            await send_stream(answer.stream, request.gone(), send, self._watch(request), may_stop=answer.may_stop)
 
     def _watch(self, request: HttpRequest) -> AbstractContextManager[object]:
         """Return a context that ends when the caller's token is revoked or expires."""

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any, Final, Literal, get_args
 
 from ojster.core.csv_text import csv_line
-from ojster.core.errors import InvalidRequest, OjsterError
+from ojster.core.errors import InvalidRequest
 from ojster.server.answer import PLAIN_JSON, Answer, encode
 
 ExportFormat = Literal["csv", "json"]
@@ -19,13 +19,6 @@ FORMAT: Final = ("format",)
 """Query parameter of exports."""
 
 _CSV: Final = b"text/csv; charset=utf-8"
-
-
-class ExportInterruptedError(Exception):
-    """An export broke off. It is no error of a request, so that the connection breaks, too.
-
-    An answer that ended as if nothing had happened would look like the whole list.
-    """
 
 
 def format_of(query: Mapping[str, str]) -> ExportFormat:
@@ -65,15 +58,7 @@ async def exported(
     rest = _lines(columns, first, pages) if format == "csv" else _objects(around, first, pages)
     headers = [(b"content-disposition", f'attachment; filename="{name}.{format}"'.encode())]
     kind = _CSV if format == "csv" else PLAIN_JSON + b"; charset=utf-8"
-    return Answer(headers=headers, content_type=kind, stream=_unbroken(rest))
-
-
-async def _unbroken(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    try:
-        async for piece in pieces:
-            yield piece
-    except OjsterError as error:
-        raise ExportInterruptedError(error.message) from error
+    return Answer(headers=headers, content_type=kind, stream=rest)
 
 
 async def _lines(

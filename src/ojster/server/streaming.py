@@ -12,11 +12,20 @@ from starlette.types import Send
 from ojster.core.errors import OjsterError
 
 
+class StreamInterruptedError(Exception):
+    """A file broke off. It is no error of a request, so that the connection breaks, too.
+
+    An answer that ended as if nothing had happened would look like the whole file.
+    """
+
+
 async def send_stream(
     stream: AsyncGenerator[bytes, None],
     disconnect: Coroutine[Any, Any, None],
     send: Send,
     watch: AbstractContextManager[object],
+    *,
+    may_stop: bool,
 ) -> None:
     """Send a stream in chunks until it ends, the client disconnects, or the caller's token is no longer valid.
 
@@ -26,11 +35,20 @@ async def send_stream(
         Ends when the client disconnects.
     watch:
         Raises the refusal of the caller when its token is revoked or expires.
+    may_stop:
+        Whether a stream that an error stops ends in order. Otherwise, a part must not look like the whole.
+
+    Raises
+    ------
+    StreamInterruptedError
+        An error stopped a stream that may not stop.
     """
     try:
         with watch:
             await _send_pieces(stream, disconnect, send)
-    except OjsterError:  # the status is sent; the client finds out why when it reconnects
+    except OjsterError as error:  # the status is sent; the client finds out why when it reconnects
+        if not may_stop:
+            raise StreamInterruptedError(error.message) from error
         await send({"type": "http.response.body", "body": b""})
 
 

@@ -58,7 +58,7 @@ async def follow_stream(request: HttpRequest) -> Answer:
         raise InvalidRequest(f"The last event id {last_id[:40]!r} is not the number of a chunk.", field="last_event_id")
     start = StreamAddress(request.path["id"], request.path["name"], int(last_id))
     first = await request.service.flows.read_stream(start)
-    return Answer(headers=SSE_HEADERS, content_type=SSE, stream=_chunks(request, start, first))
+    return Answer(headers=SSE_HEADERS, content_type=SSE, stream=_chunks(request, start, first), may_stop=True)
 
 
 async def _chunks(request: HttpRequest, start: StreamAddress, page: StreamPage) -> AsyncGenerator[bytes, None]:

@@ -89,7 +89,9 @@ async def follow_changes(request: HttpRequest) -> Answer:
     """
     request.feed.check(request.caller_address())
     after, is_unknown = await _begin(request)
-    return Answer(headers=SSE_HEADERS, content_type=SSE, stream=_changes(request, after, is_lost=is_unknown))
+    return Answer(
+        headers=SSE_HEADERS, content_type=SSE, stream=_changes(request, after, is_lost=is_unknown), may_stop=True
+    )
 
 
 async def _changes(request: HttpRequest, after: int, *, is_lost: bool) -> AsyncGenerator[bytes, None]:
@@ -132,7 +134,7 @@ async def follow_progress(request: HttpRequest) -> Answer:
     request.feed.check(request.caller_address())
     present = await request.service.events.last()
     job = await request.service.jobs.find(request.path["id"])
-    return Answer(headers=SSE_HEADERS, content_type=SSE, stream=_progress(request, job, present))
+    return Answer(headers=SSE_HEADERS, content_type=SSE, stream=_progress(request, job, present), may_stop=True)
 
 
 async def _progress(request: HttpRequest, job: Job, after: int) -> AsyncGenerator[bytes, None]:
@@ -175,7 +177,7 @@ def _stream(request: HttpRequest, channel: str, begin: tuple[int, bool], job: Jo
     request.feed.check(request.caller_address())
     types = frozenset(filter(None, request.query.get("event_types", "").split(",")))
     followed = FollowedChannel(channel, types, request.service.scope.tenant)
-    return Answer(headers=SSE_HEADERS, content_type=SSE, stream=_pieces(request, followed, begin, job))
+    return Answer(headers=SSE_HEADERS, content_type=SSE, stream=_pieces(request, followed, begin, job), may_stop=True)
 
 
 async def _pieces(
