@@ -22,7 +22,7 @@ from ojster.core.durations import DAY
 from ojster.schedules import retention
 from ojster.server import audit_trail
 from ojster.server.application import Application
-from ojster.server.audit_words import OPERATIONS_IN_WORDS
+from ojster.server.audit_words import MAX_REQUEST_BYTES, OPERATIONS_IN_WORDS, in_words
 from ojster.server.endpoints import routes_of
 from ojster.server.endpoints.audit import MAX_ENTRIES
 from ojster.storage.transaction import Transaction
@@ -350,6 +350,46 @@ async def test_the_log_says_in_words_how_many_jobs_were_changed_and_which(guarde
 def test_each_operation_of_the_audit_log_has_words_and_no_other_has() -> None:
     audited = {route.handler.__name__ for route in routes_of() if route.is_audited}
     assert audited == OPERATIONS_IN_WORDS
+
+
+WORKFLOW = {"id": "01a2"}
+
+
+@pytest.mark.parametrize(
+    ("operation", "request_", "words"),
+    [
+        (
+            "fork_workflow",
+            {"from_step": "pay", "args": [{"card": "4111"}], "result": {"card": "4111"}},
+            "ran the workflow 01a2 again as a new one: from_step pay, args …, result …",
+        ),
+        (
+            "put_tenant",
+            {"limits": {"api_key_count": 4, "max_tokens": 5}, "apiKey": "x", "hook": {"headers": ["x"]}},
+            "set up the workspace 01a2: limits.api_key_count 4, limits.max_tokens 5, apiKey …, hook.headers …",
+        ),
+        # Requests that are too large to be examined:
+        ("adjust_job", {"dry_run": True, "note": "x" * 70_000}, "previewed, and did not do: changed the priority of"),
+        ("resume_workflow", {"step": "ask", "result": "x" * 70_000}, "answered the step ask of the workflow 01a2"),
+        ("create_definition", {"steps": ["x" * 70_000], "name": "mail"}, "created the definition mail"),
+        ("cancel_bulk", {"job_ids": ["x" * 36] * 2_000}, "cancelled 2000 jobs"),
+    ],
+)
+def test_the_words_have_no_values_of_users_and_cost_little_however_large_the_request_is(
+    operation: str, request_: dict[str, Any], words: str
+) -> None:
+    said = in_words(operation, WORKFLOW, msgspec.json.encode(request_), b'{"cancelled":2000}')
+    assert said is not None
+    assert said.startswith(words)
+    assert len(said) < MAX_REQUEST_BYTES
+
+
+async def test_arguments_of_users_are_not_in_the_log(guarded: Http, bench: Bench) -> None:
+    ada = await bearer(bench, "ada", Role.OWNER)
+    body = {"name": "n", "expression": "0 3 * * *", "type": "pay", "args": [{"card": "4111"}]}
+    assert (await guarded("POST", f"{BASE}/cron", body, headers=ada)).status_code == 201
+    (entry,) = (await guarded("GET", f"{BASE}/admin/audit", headers=ada)).json()["entries"]
+    assert entry["detail"]["request"] == body | {"args": "…"}
 
 
 async def test_the_whole_log_can_be_exported_and_no_cell_of_it_is_a_formula(bench: Bench, guarded: Http) -> None:

@@ -15,7 +15,7 @@ from ojster.audit.entries import AuditEvent
 from ojster.core.errors import OjsterError
 from ojster.core.printable import printable
 from ojster.core.timestamps import format_timestamp
-from ojster.server.audit_words import MAX_OBJECT_CHARS, MAX_REQUEST_BYTES, without_secrets
+from ojster.server.audit_words import MAX_OBJECT_CHARS, MAX_REQUEST_BYTES, without_secrets, without_values
 from ojster.server.throttle import Throttle
 from ojster.service import Service
 
@@ -67,10 +67,10 @@ class AuditTrail:
 
 
 def shown_request(body: bytes) -> Any:
-    """Return the body of a request for an entry: without what may be secret, or only its size."""
+    """Return the body of a request for an entry: without what may be secret and users' values, or only its size."""
     if len(body) <= MAX_REQUEST_BYTES:
         try:
-            return without_secrets(msgspec.json.decode(body))
+            return without_values(without_secrets(msgspec.json.decode(body)))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             pass
     return {"bytes": len(body)}

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from string import Formatter
 from typing import Any, Final
 
 import msgspec
+from msgspec import Raw
 
 from ojster.core.printable import printable
 
@@ -19,7 +21,26 @@ MAX_REQUEST_BYTES: Final = 2_048
 MAX_OBJECT_CHARS: Final = 512
 """Maximum length of what an entry says about the object, in characters."""
 
-_SECRET: Final = re.compile(r"secret|password|token|key|authorization|header|url", re.IGNORECASE)
+MAX_EXAMINED_BYTES: Final = 65_536
+"""Maximum size of a request whose members an entry may name, in bytes. Larger ones would hold up other requests."""
+
+_SECRET: Final = frozenset(
+    {
+        *("secret", "secrets", "password", "passwords", "token", "tokens", "key", "keys", "apikey", "credentials"),
+        *("authorization", "header", "headers", "url", "urls"),
+    }
+)
+"""Words in the names of members that may be secret."""
+
+_MEASURE: Final = frozenset({"count", "limit", "max", "min", "number", "size", "total"})
+"""Words in the names of members that are numbers of such things, as in ``max_tokens``."""
+
+_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+
+_OF_USERS: Final = frozenset(
+    ("args", "data", "meta", "metadata", "params", "payload", "payloads", "properties", "result", "results")
+)
+"""Members with the values of users, such as numbers of cards: an entry says only that there were some."""
 
 _MANY: Final = {
     f"{verb}_{kind}": (done, "job")
@@ -155,25 +176,29 @@ def in_words(operation: str, path: Mapping[str, str], body: bytes | None, answer
     answer:
         What the server answered; ``None``: it refused the request.
     """
+    if operation not in OPERATIONS_IN_WORDS:
+        return None
     members = _members_of(body or b"{}")
     if operation in _DECISIONS:
         words = _decision(operation, path, members)
     elif operation in _MANY:
         words = _many(operation, path, members, answer)
-    elif operation in _WORDS:
-        words = _one(_WORDS[operation], path, members)
     else:
-        return None
+        words = _one(_WORDS[operation], path, members)
     preview = "previewed, and did not do: " if members.get("dry_run") is True else ""
     return printable(preview + words)
 
 
 def _one(template: str, path: Mapping[str, str], members: Mapping[str, Any]) -> str:
-    named = {name: _text(value) for name, value in {**members, **path}.items()}
-    rest = _pairs({name: value for name, value in members.items() if f"{{{name}}}" not in template})
-    if not rest:
-        template = template.removesuffix(": {request}")
-    return template.format_map(_Known(named | {"request": rest}))
+    places = {place for _, place, _, _ in Formatter().parse(template) if place}
+    known = {**members, **path}
+    named = {place: _text(known[place]) for place in places & known.keys()}
+    if "request" in places:
+        rest = {name: value for name, value in members.items() if name not in places}
+        named["request"] = _pairs(without_values(rest))
+        if not named["request"]:
+            template = template.removesuffix(": {request}")
+    return template.format_map(_Known(named))
 
 
 class _Known(dict[str, str]):
@@ -272,10 +297,36 @@ def _text(value: Any) -> str:
     return (value if isinstance(value, str) else msgspec.json.encode(value).decode())[:MAX_OBJECT_CHARS]
 
 
+class _Brief(msgspec.Struct):
+    """The members of a large request without which its sentence would be wrong."""
+
+    dry_run: Raw = Raw()
+    action: Raw = Raw()
+    result: Raw = Raw()
+    error: Raw = Raw()
+    step: Raw = Raw()
+    name: Raw = Raw()
+    job_type: Raw = Raw()
+    directive: Raw = Raw()
+
+    def members(self) -> dict[str, Any]:
+        """Return the members that are there; ``None`` as the value of a large one."""
+        given = {name: memoryview(getattr(self, name)) for name in self.__struct_fields__}
+        return {
+            name: msgspec.json.decode(raw) if len(raw) <= MAX_OBJECT_CHARS else None
+            for name, raw in given.items()
+            if raw
+        }
+
+
+_brief_of: Final = msgspec.json.Decoder(_Brief).decode
+
+
 def _members_of(body: bytes) -> dict[str, Any]:
-    """Return the members of a request, of whatever size, without what may be secret; none of what is no object."""
+    """Return the members of a request without what may be secret: of a large one few, and none of what is no object."""
     try:
-        request = without_secrets(msgspec.json.decode(body))
+        is_large = len(body) > MAX_EXAMINED_BYTES
+        request = without_secrets(_brief_of(body).members() if is_large else msgspec.json.decode(body))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
     return request if isinstance(request, dict) else {}
@@ -284,7 +335,28 @@ def _members_of(body: bytes) -> dict[str, Any]:
 def without_secrets(value: Any) -> Any:
     """Return a JSON value with ``…`` in place of all members whose names are those of secrets."""
     if isinstance(value, dict):
-        return {name: "…" if _SECRET.search(name) else without_secrets(inner) for name, inner in value.items()}
+        return {name: "…" if _may_be_secret(name) else without_secrets(inner) for name, inner in value.items()}
     if isinstance(value, list):
         return [without_secrets(inner) for inner in value]
+    return value
+
+
+def _may_be_secret(name: str) -> bool:
+    words = {word.lower() for word in _WORD.findall(name)}
+    return not words.isdisjoint(_SECRET) and words.isdisjoint(_MEASURE)
+
+
+def without_values(value: Any) -> Any:
+    """Return a JSON value with ``…`` in place of users' values; the conditions of a filter stay."""
+    if isinstance(value, dict):
+        return {
+            name: "…"
+            if name in _OF_USERS and inner is not None
+            else inner
+            if name == "filter"
+            else without_values(inner)
+            for name, inner in value.items()
+        }
+    if isinstance(value, list):
+        return [without_values(inner) for inner in value]
     return value
