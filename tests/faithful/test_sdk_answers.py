@@ -89,8 +89,10 @@ async def test_the_sdks_for_python_and_javascript_find_their_checkpoints_again(h
     assert (await ask(http, "GET", f"/jobs/{job['id']}/checkpoint"))["state"] == saved
     assert (await http.fetch())[0]["checkpoint"]["state"] == saved
 
-    await ask(http, "PUT", f"/jobs/{job['id']}/checkpoint", {"state": [7]})
-    assert (await ask(http, "GET", f"{path}/resume"))["checkpoint"]["state"] == [7]
+    alike = {"state": 1, "step_index": "two", "metadata": []}
+    for plain in ([7], {"state": 7}, alike):
+        await ask(http, "PUT", f"/jobs/{job['id']}/checkpoint", {"state": plain})
+        assert (await ask(http, "GET", f"{path}/resume"))["checkpoint"]["state"] == plain
     await ask(http, "DELETE", path)
     assert await ask(http, "GET", f"{path}/resume") == {"has_checkpoint": False}
 

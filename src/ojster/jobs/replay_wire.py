@@ -46,13 +46,20 @@ class ReplayAnswer(Struct):
         if saved is None:
             return cls(False)
         try:
-            is_replay = msgspec.json.decode(saved.state, type=dict[str, Raw]).keys() == _MEMBERS
-        except msgspec.ValidationError:  # it is no object
-            is_replay = False
-        decoded = msgspec.json.decode(saved.state, type=ReplayCheckpointInfo) if is_replay else None
-        return cls(True, decoded or ReplayCheckpointInfo(Raw(saved.state)))
+            replay = _STORED.decode(saved.state)
+        except msgspec.ValidationError:  # it was saved in another way
+            return cls(True, ReplayCheckpointInfo(Raw(saved.state)))
+        return cls(True, ReplayCheckpointInfo(replay.state, replay.step_index, replay.metadata))
 
 
-_MEMBERS: Final = frozenset(ReplayCheckpointInfo.__struct_fields__)
+class _StoredReplay(Struct, forbid_unknown_fields=True):
+    """What ``ReplayCheckpointBody`` stores: it always has all members, and no other."""
+
+    state: Raw
+    step_index: Count | None
+    metadata: dict[str, Json] | None
+
+
+_STORED: Final = msgspec.json.Decoder(_StoredReplay)
 
 REPLAY_CHECKPOINT: Final = msgspec.json.Decoder(ReplayCheckpointBody)
