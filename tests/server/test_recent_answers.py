@@ -48,6 +48,7 @@ class Computed:
         self.now = 100.0
         self.service = service
         self.count = 0
+        self.more = b""
         self.may_end = asyncio.Event()
         self.may_end.set()
         self.answers = RecentAnswers(lambda: self.now)
@@ -58,8 +59,8 @@ class Computed:
         number = self.count
         await self.may_end.wait()
         if b"bad" in request.query_string:
-            raise InvalidRequest("It is bad.")
-        return Answer(b"%d" % number)
+            raise InvalidRequest(f"It is bad for caller {number}.")
+        return Answer(b"%d" % number + self.more)
 
     async def __call__(self, query: bytes = b"", control: bytes = b"max-age=1") -> Answer:
         headers = [(b"cache-control", control)] if control else []
@@ -117,6 +118,26 @@ async def test_a_refusal_is_not_remembered(computed: Computed) -> None:
             await computed(b"bad")
         await asyncio.sleep(0)
         assert (computed.count, len(computed.answers)) == (count, 0)
+
+
+async def test_a_refusal_is_for_its_own_caller_alone(computed: Computed) -> None:
+    computed.may_end.clear()
+    callers = [asyncio.create_task(computed(b"bad")) for _ in range(3)]
+    await asyncio.sleep(0)
+    computed.may_end.set()
+    refusals = await asyncio.gather(*callers, return_exceptions=True)
+    assert sorted(map(str, refusals)) == [f"It is bad for caller {number}." for number in (1, 2, 3)]
+
+
+async def test_a_large_answer_is_shared_while_it_is_made_and_not_kept(computed: Computed) -> None:
+    computed.more = b"x" * recent_answers.MAX_REMEMBERED_BYTES
+    computed.may_end.clear()
+    callers = [asyncio.create_task(computed()) for _ in range(2)]
+    await asyncio.sleep(0)
+    computed.may_end.set()
+    first, second = await asyncio.gather(*callers)
+    assert first.body == second.body
+    assert (computed.count, len(computed.answers)) == (1, 0)
 
 
 async def test_answers_are_forgotten_by_themselves_and_their_number_is_bounded(

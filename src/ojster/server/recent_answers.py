@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Any, Final, NamedTuple
 
+from ojster.core.errors import OjsterError
 from ojster.server.answer import Answer, Header
 from ojster.server.request import Handler, HttpRequest
 
@@ -23,6 +24,9 @@ MAX_AGE_SECONDS: Final = 1.0
 
 MAX_RECENT_ANSWERS: Final = 500
 """Maximum number of answers that a server process remembers. Further requests are answered for themselves."""
+
+MAX_REMEMBERED_BYTES: Final = 1_048_576
+"""Maximum size of an answer that is remembered, in bytes. Callers that wait for a larger one share it all the same."""
 
 _MAX_AGE: Final = re.compile(r"(?:^|,)\s*max-age\s*=\s*\"?(\d{1,9})\"?\s*(?:,|$)")
 
@@ -61,7 +65,10 @@ class RecentAnswers:
             key = (handler, *_key(request))
             recent = self._recent.get(key)
             if recent is not None and self._clock() - recent.since < MAX_AGE_SECONDS:
-                return _copy(await asyncio.shield(recent.answer), self._age(recent))
+                try:
+                    return _copy(await asyncio.shield(recent.answer), self._age(recent))
+                except OjsterError:  # it concerns the caller that began, whose token it may name
+                    return await handler(request)
             if len(self._recent) >= MAX_RECENT_ANSWERS:
                 return await handler(request)
             # A task of its own: the request that began it may end before the others have their answer.
@@ -77,10 +84,9 @@ class RecentAnswers:
         return b"age", b"%d" % (self._clock() - recent.since)
 
     def _forget_later(self, key: Hashable, recent: _Recent) -> None:
-        """Forget an answer when it is too old, and one that was refused or given up at once."""
-        is_refused = recent.answer.cancelled() or recent.answer.exception() is not None
-        left = 0.0 if is_refused else max(0.0, recent.since + MAX_AGE_SECONDS - self._clock())
-        if left:
+        """Forget an answer when it is too old, and at once one that is too large, was refused, or was given up."""
+        left = max(0.0, recent.since + MAX_AGE_SECONDS - self._clock())
+        if left and _may_be_kept(recent.answer):
             asyncio.get_running_loop().call_later(left, self._forget, key, recent)
         else:
             self._forget(key, recent)
@@ -110,6 +116,12 @@ def _key(request: HttpRequest) -> tuple[Hashable, ...]:
 
 async def _made(handler: Handler, request: HttpRequest) -> Answer:
     return await handler(request)
+
+
+def _may_be_kept(made: asyncio.Task[Answer]) -> bool:
+    if made.cancelled() or made.exception() is not None:
+        return False
+    return len(made.result().body) <= MAX_REMEMBERED_BYTES
 
 
 def _copy(answer: Answer, *headers: Header) -> Answer:
