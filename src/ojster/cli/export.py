@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Literal, TypeVar, get_args
 
 import click
 import msgspec
 
-from ojster.core.csv_text import csv_line
+from ojster.core.csv_text import Row, csv_line
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-ExportFormat = Literal["jsonl", "csv"]
-
-Row = Mapping[str, Any]
+LineFormat = Literal["jsonl", "csv"]
 
 
 def with_format(command: Command) -> Command:
     """Give a command the option ``--format``."""
     words = "Lines of JSON, or CSV, in which no cell is a formula."
-    kinds = click.Choice(get_args(ExportFormat))
+    kinds = click.Choice(get_args(LineFormat))
     return click.option("--format", type=kinds, default="jsonl", show_default=True, help=words)(command)
 
 
-async def write_rows(format: ExportFormat, columns: Sequence[str], pages: AsyncIterator[Sequence[Row]]) -> None:
+async def write_rows(format: LineFormat, columns: Sequence[str], pages: AsyncIterator[Sequence[Row]]) -> None:
     """Print rows, page by page. CSV has the given columns of them, and JSON has all members."""
     if format == "csv":
         sys.stdout.write(csv_line(columns))

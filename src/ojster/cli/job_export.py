@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator
 
 import click
 
-from ojster.cli.export import ExportFormat, Row, with_format, write_rows
+from ojster.cli.export import LineFormat, with_format, write_rows
 from ojster.cli.options import ask, examples, with_url
 from ojster.cli.output import job_json
 from ojster.client.interface import Client
+from ojster.core.csv_text import Row
 from ojster.core.states import JobState
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.job_rows import JOB_ROW, row_of
@@ -27,7 +28,7 @@ from ojster.jobs.queries import LARGEST_PAGE, Page
 @click.option("--error-type", help="Only jobs with a last error of this type; it may end in '*'.")
 @with_format
 def export_jobs(
-    url: str, state: str | None, queue: str | None, type: str | None, error_type: str | None, format: ExportFormat
+    url: str, state: str | None, queue: str | None, type: str | None, error_type: str | None, format: LineFormat
 ) -> None:
     """Print all jobs that match, the newest first: as lines of JSON, or as CSV."""
     chosen = JobFilter(states=(state,) if state else (), queue=queue, type=type, error_type=error_type)

@@ -7,11 +7,12 @@ from typing import Final
 
 import click
 
-from ojster.cli.export import ExportFormat, Row, with_format, write_rows
+from ojster.cli.export import LineFormat, with_format, write_rows
 from ojster.cli.options import ask, examples, with_json, with_url
 from ojster.cli.output import print_json, print_table
 from ojster.cli.workflow_selection import takes_workflow
 from ojster.client.interface import Client
+from ojster.core.csv_text import Row
 from ojster.workflows.read.rows import STEP_ROW, step_row
 from ojster.workflows.read.step_pages import DEFAULT_STEPS, MOST_STEPS, STEP_STATES, StepFilter
 
@@ -59,7 +60,7 @@ def show_steps(
 @takes_workflow()
 @with_format
 @with_url
-def export_workflow(workflow_id: str, format: ExportFormat, url: str) -> None:
+def export_workflow(workflow_id: str, format: LineFormat, url: str) -> None:
     """Print the history of a workflow: each step, with its times, its error and who decided."""
 
     async def pages(client: Client) -> AsyncIterator[list[Row]]:

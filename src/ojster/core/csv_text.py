@@ -6,11 +6,14 @@ Spec: RFC 4180
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from io import StringIO
 from typing import Any, Final
 
 import msgspec
+
+Row = Mapping[str, Any]
+"""The members of a line in an exported list, by name."""
 
 FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # noqa: RUF001  (wide ones count, too)
 """Characters with which a spreadsheet begins a formula. A formula may send the other cells to anybody."""

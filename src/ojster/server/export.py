@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
-from ojster.core.csv_text import csv_line
+from ojster.core.csv_text import Row, csv_line
 from ojster.core.errors import InvalidRequest
 from ojster.server.answer import PLAIN_JSON, Answer, encode
 
-ExportFormat = Literal["csv", "json"]
+FileFormat = Literal["csv", "json"]
 
-FORMATS: Final[tuple[ExportFormat, ...]] = get_args(ExportFormat)
-
-Row = Mapping[str, Any]
+FORMATS: Final[tuple[FileFormat, ...]] = get_args(FileFormat)
 
 FORMAT: Final = ("format",)
 """Query parameter of exports."""
@@ -21,7 +19,7 @@ FORMAT: Final = ("format",)
 _CSV: Final = b"text/csv; charset=utf-8"
 
 
-def format_of(query: Mapping[str, str]) -> ExportFormat:
+def format_of(query: Mapping[str, str]) -> FileFormat:
     """Return the parameter ``format`` of a query; ``json`` if it is missing.
 
     Raises
@@ -37,7 +35,7 @@ def format_of(query: Mapping[str, str]) -> ExportFormat:
 
 
 async def exported(
-    format: ExportFormat,
+    format: FileFormat,
     name: str,
     columns: Sequence[str],
     pages: AsyncIterator[Sequence[Row]],

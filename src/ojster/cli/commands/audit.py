@@ -10,10 +10,11 @@ import click
 from ojster.audit.entries import AuditCheck, AuditEntry, AuditQuery
 from ojster.audit.wire import AUDIT_COLUMNS, row_of, show_check, show_entry
 from ojster.cli.declared import PointInTime
-from ojster.cli.export import ExportFormat, Row, with_format, write_rows
+from ojster.cli.export import LineFormat, with_format, write_rows
 from ojster.cli.options import ask, examples, with_json, with_url
 from ojster.cli.output import ago, print_json, print_table
 from ojster.client.interface import Client
+from ojster.core.csv_text import Row
 from ojster.core.timestamps import parse_timestamp
 
 _PAGE = 1_000
@@ -86,7 +87,7 @@ def _row(entry: AuditEntry) -> tuple[Any, ...]:
 @_with_filters
 @with_format
 @with_url
-def export(url: str, format: ExportFormat, **filters: str | None) -> None:
+def export(url: str, format: LineFormat, **filters: str | None) -> None:
     """Print all entries, the newest first: as lines of JSON, or as CSV."""
 
     async def pages(client: Client) -> AsyncIterator[list[Row]]:

@@ -15,9 +15,10 @@ from ojster.audit.calls import AuditCalls
 from ojster.audit.entries import AuditQuery
 from ojster.audit.wire import AUDIT_COLUMNS, AuditAnswer, AuditPageBody, row_of, show_entry
 from ojster.core.calls import declared_by
+from ojster.core.csv_text import Row
 from ojster.server.answer import Answer, encode
 from ojster.server.declared import arguments_of, endpoints_of
-from ojster.server.export import FORMAT, Row, exported, format_of
+from ojster.server.export import FORMAT, exported, format_of
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
 

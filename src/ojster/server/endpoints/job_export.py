@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Final
 
+from ojster.core.csv_text import Row
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.filters import filter_of
 from ojster.jobs.job_json import to_json
@@ -12,7 +13,7 @@ from ojster.jobs.job_rows import JOB_ROW, row_of
 from ojster.jobs.queries import LARGEST_PAGE, Page
 from ojster.server.answer import Answer
 from ojster.server.endpoints.jobs import LIST_FILTERS
-from ojster.server.export import FORMAT, Row, exported, format_of
+from ojster.server.export import FORMAT, exported, format_of
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
 

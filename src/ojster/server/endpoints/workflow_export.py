@@ -7,8 +7,9 @@ from typing import Any, Final
 
 import msgspec
 
+from ojster.core.csv_text import Row
 from ojster.server.answer import Answer, encode
-from ojster.server.export import FORMAT, Row, exported, format_of
+from ojster.server.export import FORMAT, exported, format_of
 from ojster.server.pages import object_of
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
