@@ -260,7 +260,10 @@ def test_jobs_and_the_history_of_a_workflow_are_printed_as_csv_and_lines_of_json
     assert '"[""=1""]"' in row
     (line,) = ojster("jobs", "export", "--type", "mail.*").splitlines()
     assert json.loads(line)["args"] == ["=1"]
-    assert ojster("jobs", "export", "--error-type", "E").strip() == ""
+    mail = ("--type", "mail.*", "--type", "sms.*", "--where", "args.0==1")
+    assert ojster("jobs", "export", *mail, "--state", "active", "--state", "available") == f"{line}\n"
+    for none in (("--error-type", "E"), ("--where", "args.0=2"), ("--tag", "vip"), ("--worker", "w")):
+        assert ojster("jobs", "export", *none).strip() == ""
     header, row = ojster("workflows", "export", id[:13], "--format", "csv").splitlines()
     assert row.startswith("first,job,a,")
     assert json.loads(ojster("workflows", "export", id))["state"] == "active"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from ojster.jobs import pages
@@ -81,3 +82,20 @@ async def test_lists_that_are_counted_stay_exact(http: Http, bench: Bench) -> No
     await pushed(bench, "a" * 30)
     position = (await http("GET", "/ojs/v1/jobs?state=available&limit=2")).json()["pagination"]
     assert (position["total"], "is_complete" in position) == (30, False)
+
+
+async def test_whoever_reads_all_pages_does_without_their_numbers(bench: Bench) -> None:
+    ids = await pushed(bench, "b" + "a" * 25 + "b")
+    for conditions in (JobFilter(type="b"), JobFilter(type="b", where=("args.0=x",))):
+        found, before = [], None
+        while True:
+            wanted = Page(1, before=before, is_bounded=True)
+            counted = await bench.service.jobs.select(conditions, wanted)
+            page = await bench.service.jobs.select(conditions, msgspec.structs.replace(wanted, is_counted=False))
+            assert (page.jobs, page.next_before) == (counted.jobs, counted.next_before)
+            assert page.examined is None
+            assert conditions.where or not page.total
+            found += [job.id for job in page.jobs]
+            if (before := page.next_before) is None:
+                break
+        assert found == ([] if conditions.where else [ids[0], ids[-1]])

@@ -46,7 +46,9 @@ def list_jobs(tx: Transaction, request: tuple[JobFilter, Page]) -> JobPage:
         return _searched(tx, chosen, page, examined, is_complete=is_complete)
     where, parameters = conditions(chosen)
     inside, within = f"{where} AND {examined.condition}", parameters | examined.parameters
-    total = _count(tx, chosen, where, parameters) if is_complete else _number(tx, inside, within)
+    total = 0
+    if page.is_counted:
+        total = _count(tx, chosen, where, parameters) if is_complete else _number(tx, inside, within)
     direction = "ASC" if page.ascending else "DESC"
     first, outer = ("", "") if page.is_by_arrival else (f"{page.key} {direction}, ", f"j.key {direction}, ")
     rows = tx.execute(
@@ -66,7 +68,7 @@ def list_jobs(tx: Transaction, request: tuple[JobFilter, Page]) -> JobPage:
     )
     jobs = [Job(*row) for row in rows]
     following = jobs[page.limit - 1].seq if len(jobs) > page.limit else examined.end
-    number = None if is_complete else examined_in(tx, chosen, examined.condition, examined.parameters)
+    number = None if is_complete else _examined(tx, chosen, page, examined)
     return JobPage(jobs[: page.limit], total, following if page.is_by_arrival else None, is_complete, number)
 
 
@@ -113,6 +115,10 @@ def _bounded(tx: Transaction, page: Page, most: int) -> _Range:
     return _Range(first, last, first if first > oldest else None)
 
 
+def _examined(tx: Transaction, chosen: JobFilter, page: Page, examined: _Range) -> int | None:
+    return examined_in(tx, chosen, examined.condition, examined.parameters) if page.is_counted else None
+
+
 def examined_in(tx: Transaction, chosen: JobFilter, condition: str, parameters: dict[str, Any]) -> int:
     """Return how many of the jobs in a range are in the states, the queues and the tenant of a filter."""
     where, known = conditions(
@@ -148,7 +154,7 @@ def _searched(tx: Transaction, chosen: JobFilter, page: Page, examined: _Range, 
         matching.sort(key=lambda match: (match.key is not None, match.key, match.seq), reverse=not page.ascending)
     matches = matching[page.offset : wanted]
     following = matches[-1].seq if len(matching) > wanted else end
-    number = None if is_complete else examined_in(tx, chosen, examined.condition, examined.parameters)
+    number = None if is_complete else _examined(tx, chosen, page, examined)
     jobs = _jobs(tx, [match.seq for match in matches])
     return JobPage(jobs, len(matching), following if in_order else None, is_complete and page.before is None, number)
 

@@ -36,6 +36,9 @@ class Page(Bounded, frozen=True):
         Whether the smallest value comes first. By default the greatest does.
     is_bounded:
         Whether at most ``MAX_EXAMINED`` or ``MAX_SEARCHED`` jobs are examined for the page.
+    is_counted:
+        Whether the numbers of the page are needed, ``total`` and ``examined``. Who reads all pages of a long list can
+        do without: then nothing is counted for them, and they say nothing.
     """
 
     limit: PageLimit = DEFAULT_PAGE
@@ -44,6 +47,7 @@ class Page(Bounded, frozen=True):
     sort: str = "created_at"
     ascending: bool = False
     is_bounded: bool = False
+    is_counted: bool = True
 
     @property
     def is_by_arrival(self) -> bool:

@@ -70,7 +70,7 @@ def retry_letters(
         if retry_all:
             before = None
             while True:
-                page = await client.jobs.select(chosen, Page(LARGEST_PAGE, before=before))
+                page = await client.jobs.select(chosen, Page(LARGEST_PAGE, before=before, is_counted=False))
                 ids += [job.id for job in page.jobs]
                 before = page.next_before
                 if before is None:

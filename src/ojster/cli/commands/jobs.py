@@ -13,6 +13,7 @@ from rich.table import Table
 
 from ojster.cli.declared import Command, IsoSpan, Seconds, micros_of, option_of
 from ojster.cli.job_export import export_jobs
+from ojster.cli.job_selection import found_by
 from ojster.cli.option_rules import excludes
 from ojster.cli.options import ask, done, examples, resumption, with_json, with_url
 from ojster.cli.output import ago, console, job_json, print_json, print_page, print_table, state_text
@@ -34,8 +35,6 @@ from ojster.jobs.options_wire import OptionsBody
 from ojster.jobs.policy_wire import RetryPolicyBody
 from ojster.jobs.queries import SORTS, Page
 from ojster.worker.job_log import escaped
-
-STATES: Final = [state.value for state in JobState]
 
 
 @click.command(
@@ -118,40 +117,6 @@ def jobs() -> None:
     """List, show, export, cancel, activate, retry and delete jobs."""
 
 
-def _several(*names: str, help: str) -> Command:
-    """Return an option that may be given several times; a job must then have one of the values."""
-
-    def value_of(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> Any:
-        return values[0] if len(values) == 1 else values or None
-
-    return click.option(*names, multiple=True, callback=value_of, help=f"{help}; repeatable.")
-
-
-def _found_by(command: Command) -> Command:
-    """Add the options that select jobs, in lists and for what is done with many of them."""
-    for option in (
-        click.option(
-            "--state", "-s", "states", multiple=True, type=click.Choice(STATES), help="Only in this state; repeatable."
-        ),
-        _several("--queue", "-q", help="Only jobs of this queue"),
-        _several("--type", "-t", "type", help="Only jobs of this type, which may end in '*'"),
-        _several("--error-type", help="Only jobs with a last error of this type, which may end in '*'"),
-        click.option("--error-text", help="Only jobs with this text in the type or message of their last error."),
-        _several("--cron", "cron_name", help="Only jobs of this cron job"),
-        _several("--worker", help="Only jobs that this worker runs or has ended"),
-        _several("--workflow", help="Only steps of the workflow with this id"),
-        _several("--tag", help="Only jobs with this tag"),
-        click.option(
-            "--where",
-            multiple=True,
-            metavar="MEMBER=VALUE",
-            help="Only jobs with this member of arguments or metadata (args.order_id=42); repeatable: with all.",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
 @jobs.command(
     "list",
     epilog=examples(
@@ -161,7 +126,7 @@ def _found_by(command: Command) -> Command:
     ),
 )
 @with_url
-@_found_by
+@found_by
 @click.option(
     "--sort", type=click.Choice(list(SORTS)), default="newest", show_default=True, help="What comes first in the list."
 )
@@ -209,7 +174,7 @@ _CHOICES: Final = (
 def chooses(command: Command) -> Command:
     """Add the options that select jobs, ``--dry-run`` and ``--yes``."""
     for option in (
-        _found_by,
+        found_by,
         click.option(
             "--error-pattern",
             callback=lambda context, option, text: None if text is None else pattern_of(text),

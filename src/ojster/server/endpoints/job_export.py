@@ -31,7 +31,8 @@ async def export_jobs(request: HttpRequest) -> Answer:
 async def _pages(request: HttpRequest, chosen: JobFilter) -> AsyncGenerator[list[Row], None]:
     before = None
     while True:
-        page = await request.service.jobs.select(chosen, Page(LARGEST_PAGE, before=before, is_bounded=True))
+        wanted = Page(LARGEST_PAGE, before=before, is_bounded=True, is_counted=False)
+        page = await request.service.jobs.select(chosen, wanted)
         yield [row_of(to_json(job)) for job in page.jobs]
         if page.next_before is None:
             return
