@@ -311,10 +311,10 @@ class _Brief(msgspec.Struct):
 
     def members(self) -> dict[str, Any]:
         """Return the members that are there; ``None`` as the value of a large one."""
-        given = {name: memoryview(getattr(self, name)) for name in self.__struct_fields__}
+        parts = {name: memoryview(getattr(self, name)) for name in self.__struct_fields__}
         return {
             name: msgspec.json.decode(raw) if len(raw) <= MAX_OBJECT_CHARS else None
-            for name, raw in given.items()
+            for name, raw in parts.items()
             if raw
         }
 
