@@ -38,7 +38,7 @@ class Page(Bounded, frozen=True):
         Whether at most ``MAX_EXAMINED`` or ``MAX_SEARCHED`` jobs are examined for the page.
     is_counted:
         Whether the numbers of the page are needed, ``total`` and ``examined``. Who reads all pages of a long list can
-        do without: then nothing is counted for them, and they say nothing.
+        do without: then they say nothing, and nothing is counted for them, except by a server that is asked over HTTP.
     """
 
     limit: PageLimit = DEFAULT_PAGE
