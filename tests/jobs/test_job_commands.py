@@ -18,6 +18,7 @@ from ojster.client.interface import Client
 from ojster.core.errors import Conflict, InvalidRequest, NotFound
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
+from ojster.jobs import pages
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.failure import Failure
 from ojster.jobs.job_logs import JobLog, NewLine, NewLines
@@ -112,6 +113,24 @@ def test_the_beginning_of_an_id_stands_for_a_job(ojster: Commands) -> None:
     assert id in ojster("jobs", "cancel", id[:12])
     assert ojster("jobs", "history", id[:12])
     assert ojster.show(id)["state"] == "cancelled"
+
+
+def test_a_command_acts_on_the_end_of_an_id_only_if_no_other_job_can_have_it(
+    ojster: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (f"019{number}a000-0000-7000-8000-0123456789ab" for number in (1, 2))
+    ojster.ask(lambda client: client.jobs.enqueue([request("a", id=first), request("a", id=second)]))
+    for end, error, message in (
+        (first[-12:], Conflict, "Several jobs have an id that ends in 0123456789ab. Give the whole id."),
+        (ojster.push()[-11:], NotFound, "no job"),
+    ):
+        with pytest.raises(error, match=message):
+            ojster("jobs", "cancel", end)
+    monkeypatch.setattr(pages, "MAX_SEARCHED", 1)
+    last = ojster.push()
+    with pytest.raises(Conflict, match="Not all jobs were searched for an id that ends in"):
+        ojster("jobs", "cancel", last[-12:])
+    assert {ojster.show(id)["state"] for id in (first, second, last)} == {"available"}
 
 
 def test_arguments_are_json_or_else_strings(ojster: Commands) -> None:

@@ -19,7 +19,7 @@ from ojster.cli.options import ask, done, examples, resumption, with_json, with_
 from ojster.cli.output import ago, console, job_json, print_json, print_page, print_table, state_text
 from ojster.cli.sweeps import sweep
 from ojster.client.interface import Client
-from ojster.core.errors import InvalidRequest, NotFound
+from ojster.core.errors import Conflict, InvalidRequest, NotFound
 from ojster.core.ids import is_job_id
 from ojster.core.states import FINISHED, JobState
 from ojster.core.timestamps import format_timestamp, parse_timestamp, system_clock
@@ -193,18 +193,29 @@ def chooses(command: Command) -> Command:
     return command
 
 
+LENGTH_OF_ENDING: Final = 12
+"""Length of the end of an id, as the dashboard prints it; a shorter end is not looked for."""
+
+
 def full_id(url: str, job_id: str) -> str:
-    """Return the id of a job of which the beginning is given, or the end, as the dashboard prints it."""
+    """Return the id of a job of which the beginning is given, or the end, as the dashboard prints it.
+
+    A command acts on this job. So the end must be as long as the dashboard prints it, and no other job may have it,
+    also among those that a search leaves out.
+    """
 
     async def look(client: Client) -> str:
         try:
             return (await client.jobs.find(job_id)).id
         except NotFound:
-            if not is_part_of_id(job_id):
+            if not is_part_of_id(job_id) or len(job_id) < LENGTH_OF_ENDING:
                 raise
             ending = await client.jobs.select(JobFilter(id=job_id, internal=True), Page(2, is_bounded=True))
-            if len(ending.jobs) != 1:
+            if not ending.jobs and ending.is_complete:
                 raise
+            if len(ending.jobs) != 1 or not ending.is_complete:
+                why = "Several jobs have" if len(ending.jobs) > 1 else "Not all jobs were searched for"
+                raise Conflict(f"{why} an id that ends in {job_id}. Give the whole id.", resource_id=job_id) from None
             return ending.jobs[0].id
 
     return job_id if is_job_id(job_id) else ask(url, look)
