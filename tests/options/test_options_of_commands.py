@@ -55,7 +55,7 @@ class Recorder:
         raise Asked(described((self._path, args, options, variable)))
 
 
-ANSWERED: Final = frozenset({"client.files.find", "client.queues.create"})
+ANSWERED: Final = frozenset({"client.files.find"})
 """Calls after which a command makes the one that counts."""
 
 

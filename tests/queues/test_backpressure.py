@@ -47,11 +47,19 @@ async def test_a_full_queue_refuses_and_tells_how_full_it_is(http: Http, bench: 
     assert (await http("POST", "/ojs/v1/jobs", {"type": "t", "args": []})).status_code == 201
 
 
-async def test_reject_alone_changes_the_strategy_of_a_queue_that_has_a_bound(http: Http) -> None:
+async def test_a_change_of_a_bound_keeps_the_members_that_it_does_not_name(http: Http) -> None:
     await bound(http, 2, strategy="drop_oldest", warning_threshold=0.5)
-    changed = await http("PUT", "/ojs/v1/admin/queues/q/config", {"overflow_policy": "reject"})
-    kept = changed.json()["configuration"]["backpressure"]
-    assert (kept["strategy"], kept["max_depth"], kept["warning_threshold"]) == ("reject", 2, 0.5)
+    for change, expected in (
+        ({"max_size": 3}, (3, "drop_oldest", 0.5)),
+        ({"overflow_policy": "block"}, (3, "block", 0.5)),
+        ({"backpressure": {"warning_threshold": 0.6}}, (3, "block", 0.6)),
+        ({"backpressure": {"max_depth": 2}}, (2, "block", 0.6)),
+        ({"backpressure": {}}, (2, "block", 0.6)),
+        ({"backpressure": {"strategy": "reject"}}, (2, "reject", 0.6)),
+    ):
+        changed = await http("PUT", "/ojs/v1/admin/queues/q/config", change)
+        kept = changed.json()["configuration"]["backpressure"]
+        assert (kept["max_depth"], kept["strategy"], kept["warning_threshold"]) == expected, change
     assert [(await push(http)).status_code for _ in range(3)] == [201, 201, 429]
 
 

@@ -25,10 +25,18 @@ def test_limits_and_bounds_are_set_and_removed_and_wrong_ones_change_nothing(tmp
 
     wrong = run("create", "mail", "--when-full", "block")
     assert isinstance(wrong.exception, InvalidRequest), wrong.output
+    assert isinstance(run("set", "mail", "--when-full", "block").exception, InvalidRequest)
+    assert msgspec.json.decode(run("list", "--json").output) == {"queues": []}, "no queue was made"
     created = run("create", "mail", "--rate", "100/PT1M", "--max-depth", "50", "--when-full", "block")
     assert created.exit_code == 0, created.output
     assert isinstance(run("create", "mail").exception, Conflict)
     assert changed("mail", "--concurrency", "4") == {"concurrency": 4}
+    assert changed("mail", "--max-depth", "60") == {"backpressure.max_depth": 60}, "what a full queue does stays"
+    assert changed("mail", "--when-full", "drop_oldest") == {"backpressure.strategy": "drop_oldest"}
+    told = run("set", "mail", "--max-depth", "70", "--dry-run")
+    assert "60" in told.output
+    assert told.output.endswith("Nothing was changed.\n")
+    assert run("set", "mail", "--max-depth", "60").output == "The queue mail is so already.\n"
     gone = changed("mail", "--concurrency", "none", "--rate", "none", "--max-depth", "none")
     bound = {f"backpressure.{name}": None for name in ("max_depth", "strategy", "warning_threshold")}
     assert gone == {"concurrency": None, "rate_limit": None, **bound}, "all that was set, and no more"

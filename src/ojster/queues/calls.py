@@ -78,7 +78,7 @@ class QueueCalls(Calls):
         """Resume a paused queue, so that workers can claim its jobs."""
 
     @Handled("POST", "/queues", "create_queue", _TAG, QueueCreatedAnswer, body=NewQueueBody, status=201, for_all=True)
-    async def create(self, name: str) -> Queue:
+    async def create(self, name: str, body: QueueConfigBody | None = None) -> Queue:
         """Create a queue with its configuration, before it has jobs. A push creates its queue as well."""
 
     @Handled(

@@ -12,9 +12,11 @@ from typing import Any, Final
 
 import msgspec
 
+from ojster.core.errors import InvalidRequest
 from ojster.jobs.push import ensure_queues
 from ojster.queues.limits import limit_queue
-from ojster.queues.rules import OverflowStrategy, Rules
+from ojster.queues.rules import Bound, Rules
+from ojster.storage.call import for_each, returns_refusal
 from ojster.storage.system import RETENTION_POSITION, drop
 from ojster.storage.transaction import Transaction
 
@@ -41,15 +43,15 @@ class QueueConfig(Rules, frozen=True):
 class Configuration(msgspec.Struct, frozen=True):
     """Changes to the configuration of a queue; members that are left out stay unchanged.
 
-    ``limits`` has members of ``Limits``, ``retention`` those of ``QueueRetention``, and ``rules`` those of ``Rules``.
-    ``overflow`` is the strategy of a bound that the queue has already.
+    ``limits`` has members of ``Limits``, ``retention`` those of ``QueueRetention``, ``rules`` those of ``Rules``, and
+    ``bound`` those of ``Bound``, where a ``max_depth`` of 0 removes the bound.
     """
 
     queue: str
     limits: dict[str, Any] = {}
     retention: dict[str, int | None] = {}
     rules: dict[str, Any] = {}
-    overflow: OverflowStrategy | None = None
+    bound: dict[str, Any] = {}
 
 
 _decode: Final = msgspec.json.Decoder(QueueConfig).decode
@@ -61,34 +63,63 @@ def read_config(tx: Transaction, queue: str) -> QueueConfig:
     return _decode(rows[0][0]) if rows else QueueConfig()
 
 
-def configure(tx: Transaction, changes: Sequence[Configuration]) -> list[None]:
-    """Change the configuration of queues, effective at once; create queues that do not exist."""
-    for change in changes:
-        ensure_queues(tx, (change.queue,))
-        # Two changes of different members must both last: they are merged into one value and written back.
-        tx.execute("SELECT name FROM queues WHERE name = :name" + tx.for_update, {"name": change.queue})
-        config = read_config(tx, change.queue)
-        if (news := changed(config, change)) is not config:
-            tx.execute(
-                "UPDATE queues SET config = :config WHERE name = :name",
-                {"name": change.queue, "config": msgspec.json.encode(news)},
-            )
-            drop(tx, RETENTION_POSITION)  # other jobs may have expired: scan from the beginning
-            tx.effects.configured = True
-        if change.limits:
-            limit_queue(tx, change.queue, **change.limits)
-        tx.emit_about("queue.configured", change.queue, change.queue)
-    return [None for _ in changes]
+def apply(tx: Transaction, change: Configuration) -> None:
+    """Change the configuration of a queue, effective at once; create the queue if it does not exist.
+
+    Raises
+    ------
+    InvalidRequest
+        The change has no effect on the queue as it is. Nothing has changed.
+    """
+    changed(read_config(tx, change.queue), change)  # a change that is refused must not leave a new queue behind
+    ensure_queues(tx, (change.queue,))
+    # Two changes of different members must both last: they are merged into one value and written back.
+    tx.execute("SELECT name FROM queues WHERE name = :name" + tx.for_update, {"name": change.queue})
+    config = read_config(tx, change.queue)
+    if (news := changed(config, change)) is not config:
+        tx.execute(
+            "UPDATE queues SET config = :config WHERE name = :name",
+            {"name": change.queue, "config": msgspec.json.encode(news)},
+        )
+        drop(tx, RETENTION_POSITION)  # other jobs may have expired: scan from the beginning
+        tx.effects.configured = True
+    if change.limits:
+        limit_queue(tx, change.queue, **change.limits)
+    tx.emit_about("queue.configured", change.queue, change.queue)
+
+
+configure: Final = for_each(returns_refusal(apply))
+"""Changes the configuration of queues; returns ``None`` or the refusal for each."""
 
 
 def changed(config: QueueConfig, change: Configuration) -> QueueConfig:
-    """Return a configuration after a change; itself if the change is about limits alone."""
+    """Return a configuration after a change; itself if the change is about limits alone.
+
+    Raises
+    ------
+    InvalidRequest
+        The change sets how a full queue behaves, and the queue has no bound and gets none.
+    """
     news = dict(change.rules)
     if change.retention:
         news["retention"] = msgspec.structs.replace(config.retention, **change.retention)
-    if change.overflow is not None and config.backpressure is not None and "backpressure" not in news:
-        news["backpressure"] = msgspec.structs.replace(config.backpressure, strategy=change.overflow)
+    if change.bound:
+        news["backpressure"] = _changed_bound(config.backpressure, change.bound)
     return msgspec.structs.replace(config, **news) if news else config
+
+
+def _changed_bound(known: Bound | None, members: dict[str, Any]) -> Bound | None:
+    if members.get("max_depth") == 0:
+        return None
+    if known is not None or "max_depth" in members:
+        return msgspec.structs.replace(known or Bound(0), **members)
+    if msgspec.structs.replace(Bound(0), **members) != Bound(0):
+        raise InvalidRequest(
+            "The queue has no bound: what a push does when it is full, or warns from, has no effect. Set 'max_size', "
+            "too.",
+            field="max_size",
+        )
+    return None
 
 
 def configured_retention(tx: Transaction, requests: Sequence[None]) -> list[dict[str, QueueRetention]]:

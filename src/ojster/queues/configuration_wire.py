@@ -11,7 +11,6 @@ from ojster.core.errors import InvalidRequest, Unsupported
 from ojster.fleet.ml_resources import ResourceLimits, check_defaults
 from ojster.jobs.rate_limit_wire import parse_limits
 from ojster.queues.configuration import Configuration
-from ojster.queues.rules import Bound
 from ojster.queues.wire import BackpressureBody, DeadLetterRetentionBody, NewQueueBody, QueueConfigBody
 
 _FINISHED: Final = ("completed", "cancelled", "discarded")
@@ -19,7 +18,9 @@ _FINISHED: Final = ("completed", "cancelled", "discarded")
 _POLICY: Final = "reject"
 """What becomes of a push to a full queue by default."""
 
-_SAY_NOTHING: Final[tuple[Any, ...]] = (UNSET, None, {}, [], _POLICY, BackpressureBody(), ResourceLimits())
+_NO_BOUND: Final = (BackpressureBody(), BackpressureBody(0), BackpressureBody(0, 0, _POLICY, 0.8))
+
+_SAY_NOTHING: Final[tuple[Any, ...]] = (UNSET, None, {}, [], _POLICY, *_NO_BOUND, ResourceLimits())
 """Values of settings of a new queue that say the same as if the settings were absent."""
 
 
@@ -34,27 +35,24 @@ def configuration_of(name: str, body: QueueConfigBody) -> Configuration:
         A bound in bytes is asked for.
     """
     refuse_idle(body)
-    overflow = None if isinstance(body, NewQueueBody) else body.overflow_policy
-    return Configuration(name, _limits(body), _retention_changes(body), _policy_changes(body), overflow)
+    return Configuration(name, _limits(body), _retention_changes(body), _policy_changes(body), _bound_changes(body))
 
 
 def refuse_idle(body: QueueConfigBody) -> None:
-    """Refuse settings that have no effect beside others, or without them.
+    """Refuse settings that have no effect beside others.
 
     Neither ``null`` nor the default value of a setting contradicts another one, and equal values do not.
     """
     bound = body.backpressure or BackpressureBody()
-    if body.overflow_policy not in (None, _POLICY) and not (body.max_size or bound.max_depth):
-        raise InvalidRequest("'overflow_policy' has no effect without 'max_size'. Set that.", field="overflow_policy")
-    if isinstance(body.max_size, int) and bound.max_depth not in (0, body.max_size):
+    if isinstance(body.max_size, int) and bound.max_depth not in (UNSET, 0, body.max_size):
         raise InvalidRequest("'max_size' and 'backpressure.max_depth' differ. Send one of them.", field="max_size")
-    if body.overflow_policy not in (None, bound.strategy) and bound.strategy != _POLICY:
+    if body.overflow_policy is not None and bound.strategy not in (UNSET, body.overflow_policy):
         raise InvalidRequest(
             "'overflow_policy' and 'backpressure.strategy' differ. Send one of them.", field="overflow_policy"
         )
-    if bound.strategy != _POLICY and not (bound.max_depth or body.max_size):
+    if _has_policy(body) and _depth(body) == 0:
         raise InvalidRequest(
-            "'backpressure.strategy' has no effect without 'max_depth'. Set that.", field="backpressure.max_depth"
+            "A strategy for a full queue has no effect without a bound. Set 'max_size', too.", field="max_size"
         )
     inner = body.rate_limit.get("concurrency") if body.rate_limit else None
     if inner is not None and isinstance(body.concurrency, int) and body.concurrency != inner:
@@ -72,7 +70,7 @@ def refuse_idle(body: QueueConfigBody) -> None:
 def _has_policy(body: QueueConfigBody) -> bool:
     """Whether settings name another strategy for full queues than the default, under either name."""
     bound = body.backpressure or BackpressureBody()
-    return body.overflow_policy not in (None, _POLICY) or bound.strategy != _POLICY
+    return body.overflow_policy not in (None, _POLICY) or bound.strategy not in (UNSET, _POLICY)
 
 
 def _limits(body: QueueConfigBody) -> dict[str, Any]:
@@ -110,8 +108,6 @@ def _retention_changes(body: QueueConfigBody) -> dict[str, int | None]:
 
 def _policy_changes(body: QueueConfigBody) -> dict[str, Any]:
     changes: dict[str, Any] = {}
-    if body.backpressure is not UNSET or body.max_size is not UNSET:
-        changes["backpressure"] = _bound(body)
     if body.ml_defaults is not UNSET:
         changes["ml_defaults"] = body.ml_defaults or {}
         check_defaults(changes["ml_defaults"])
@@ -123,11 +119,20 @@ def _policy_changes(body: QueueConfigBody) -> dict[str, Any]:
     return changes
 
 
-def _bound(body: QueueConfigBody) -> Bound | None:
-    """Return the bound of a queue, under either name or both."""
+def _bound_changes(body: QueueConfigBody) -> dict[str, Any]:
+    """Return the members of the bound of a queue that are given, under either name or both."""
     bound = body.backpressure or BackpressureBody()
     if bound.max_size_bytes:
         raise Unsupported("'max_size_bytes' is not supported. Bound the queue with 'max_depth' instead.")
-    policy = bound.strategy if body.overflow_policy in (None, _POLICY) else body.overflow_policy
-    depth = body.max_size or bound.max_depth
-    return Bound(depth, policy, bound.warning_threshold) if depth else None
+    changes = {
+        "max_depth": _depth(body),
+        "strategy": bound.strategy or body.overflow_policy,
+        "warning_threshold": None if bound.warning_threshold is UNSET else bound.warning_threshold,
+    }
+    return {name: value for name, value in changes.items() if value is not None}
+
+
+def _depth(body: QueueConfigBody) -> int | None:
+    """Return the maximum depth of a queue, under either name; 0: there is none; ``None``: it stays as it is."""
+    given = [body.max_size, None if body.backpressure is None else (body.backpressure or BackpressureBody()).max_depth]
+    return max((depth or 0 for depth in given if depth is not UNSET), default=None)

@@ -17,9 +17,10 @@ from ojster.jobs.extension import hooks, lock_with, settle
 from ojster.jobs.failure import Failure
 from ojster.jobs.push import ensure_queues
 from ojster.jobs.transitions import finish, note_failure
+from ojster.queues.configuration import Configuration, QueueConfig, apply, changed
 from ojster.queues.limits import key_of_queue
 from ojster.queues.queues import Queue, find_queue
-from ojster.storage.call import for_each
+from ojster.storage.call import for_each, returns_refusal
 from ojster.storage.transaction import Transaction
 
 WAITING_STATES: Final = tuple(sorted(state.value for state in UNFINISHED - {JobState.ACTIVE}))
@@ -34,13 +35,18 @@ class Draining(msgspec.Struct, frozen=True):
 
 
 @for_each
-def create(tx: Transaction, name: str) -> Queue | OjsterError:
-    """Create queues; return each, or a `Conflict` if it exists."""
+@returns_refusal
+def create(tx: Transaction, wanted: Configuration) -> Queue | OjsterError:
+    """Create queues with their configuration; return each, or the refusal, such as a `Conflict` if it exists."""
+    name = wanted.queue
     if find_queue(tx, name) is not None:
         message = f"The queue {name!r} exists. Change it with PUT /queues/{name}/config."
         return Conflict(message, resource_type="queue", resource_id=name)
+    changed(QueueConfig(), wanted)  # what is refused leaves no queue behind
     ensure_queues(tx, (name,))
     tx.emit_about("queue.created", name, name)
+    if wanted != Configuration(name):
+        apply(tx, wanted)
     queue = find_queue(tx, name)
     assert queue is not None
     return queue

@@ -14,7 +14,7 @@ from ojster.queues.backpressure import depth_of
 from ojster.queues.configuration import Configuration, QueueConfig, changed, read_config
 from ojster.queues.limits import Limit, count_active, find_limit, key_of_queue
 from ojster.queues.rules import Bound
-from ojster.storage.call import for_each
+from ojster.storage.call import for_each, returns_refusal
 from ojster.storage.transaction import Transaction
 
 _INNER: Final = ("retention", "dead_letter", "backpressure", "ml_limits", "ml_defaults")
@@ -22,6 +22,7 @@ _INNER: Final = ("retention", "dead_letter", "backpressure", "ml_limits", "ml_de
 
 
 @for_each
+@returns_refusal
 def preview(tx: Transaction, change: Configuration) -> list[SettingChange]:
     """Return what each change would change. The queue need not exist."""
     limit = find_limit(tx, key_of_queue(change.queue)) or Limit(key_of_queue(change.queue))

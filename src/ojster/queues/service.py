@@ -14,7 +14,7 @@ from ojster.core.timestamps import format_optional, format_timestamp
 from ojster.core.wire import JobCountsBody
 from ojster.jobs.filter_walk import JobFilter, batches
 from ojster.jobs.names import check_queue_name, is_internal
-from ojster.jobs.scope import CapabilityService, Scope, accepted
+from ojster.jobs.scope import CapabilityService, Scope
 from ojster.jobs.service import JobService
 from ojster.jobs.sweeps import SWEEP_BATCH_SIZE
 from ojster.queues import lifecycle, overview, preview, queues
@@ -97,16 +97,18 @@ class QueueService(CapabilityService, QueueCalls):
         self.scope.check_queue(name)
         return await self.database.run(queues.pause, check_queue_name(name))
 
-    async def create(self, name: str) -> Queue:
-        """Create a queue, to set it up before it has jobs. A push creates its queue as well.
+    async def create(self, name: str, body: QueueConfigBody | None = None) -> Queue:
+        """Create a queue with its configuration, to set it up before it has jobs. A push creates its queue as well.
 
         Raises
         ------
-        InvalidRequest, Conflict
-            The name is invalid, or the queue exists.
+        InvalidRequest, Unsupported, Conflict
+            The name or a setting is invalid, or the queue exists.
         """
         self.scope.require_all_tenants("Creating a queue")
-        return accepted(await self.database.run(lifecycle.create, check_queue_name(name)))
+        return await self.scope.do(
+            lifecycle.create, configuration_of(check_queue_name(name), body or QueueConfigBody())
+        )
 
     async def delete(self, name: str, strategy: DeletionStrategy = "reject", target: str | None = None) -> int:
         """Delete a queue and its configuration; return the number of jobs that were discarded or moved.

@@ -75,12 +75,15 @@ class PoolBody(Request):
 
 
 class BackpressureBody(Struct):
-    """Limits of a queue and the strategy when it is full; 0 means no limit."""
+    """Limits of a queue and the strategy when it is full; 0 means no limit. Missing members stay unchanged.
 
-    max_depth: Count = 0
+    A new bound has the strategy ``reject`` and the threshold 0.8 if they are missing.
+    """
+
+    max_depth: Count | UnsetType = UNSET
     max_size_bytes: Count = 0
-    strategy: Literal["reject", "block", "drop_oldest"] = "reject"
-    warning_threshold: Annotated[float, Meta(ge=0, le=1)] = 0.8
+    strategy: Literal["reject", "block", "drop_oldest"] | UnsetType = UNSET
+    warning_threshold: Annotated[float, Meta(ge=0, le=1)] | UnsetType = UNSET
 
 
 class DeadLetterRetentionBody(Struct):
@@ -114,8 +117,7 @@ class QueueConfigBody(Request, forbid_unknown_fields=True):
     ml_limits: ResourceLimits | UnsetType | None = UNSET
     max_size: Annotated[Count | UnsetType | None, Meta(description="The same as backpressure.max_depth.")] = UNSET
     overflow_policy: Literal["reject", "block", "drop_oldest"] | None = None
-    """With ``max_size``: the strategy when the queue is full; the default is ``reject``. ``reject`` alone changes the
-    strategy of a queue that has a bound."""
+    """The strategy when the queue is full, the same as backpressure.strategy. A new bound rejects by default."""
     allowed_job_types: list[AllowedType] | UnsetType | None = UNSET
     """Job types that the queue takes; ``payment.*`` for all with a prefix, ``*`` or ``null`` for all."""
 

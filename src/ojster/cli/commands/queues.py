@@ -13,13 +13,12 @@ from msgspec import UNSET
 
 from ojster.cli.declared import Command
 from ojster.cli.options import ask, done, examples, with_json, with_url
-from ojster.cli.output import ago, print_json, print_table, timestamp_json
+from ojster.cli.output import ago, console, print_json, print_table, timestamp_json
 from ojster.client.interface import Client
 from ojster.core.states import JobState
 from ojster.core.timestamps import parse_optional
 from ojster.core.wire import Json
 from ojster.queues.answer_wire import QueueChangesAnswer
-from ojster.queues.configuration_wire import configuration_of
 from ojster.queues.queues import QueueStatistics
 from ojster.queues.rules import OverflowStrategy
 from ojster.queues.wire import DeletionStrategy, QueueConfigBody
@@ -136,7 +135,7 @@ def with_limits(command: Command) -> Command:
         click.option(
             "--when-full",
             type=click.Choice(get_args(OverflowStrategy)),
-            help="What a push to a full queue does; needs --max-depth, except 'reject'.",
+            help="What a push to a full queue does; the queue needs a --max-depth.",
         ),
         click.option(
             "--max-depth", type=NumberText(), default=UNSET, help="Maximum number of waiting jobs; none: no bound."
@@ -171,6 +170,8 @@ def set_queue(name: str, limits: QueueConfigBody, dry_run: bool, url: str, as_js
 
     async def change(client: Client) -> QueueChangesAnswer:
         foreseen = await client.queues.preview(name, limits)
+        if not as_json:
+            _print_changes(name, foreseen)
         if not dry_run:
             await client.queues.configure(name, limits)
         return foreseen
@@ -178,10 +179,14 @@ def set_queue(name: str, limits: QueueConfigBody, dry_run: bool, url: str, as_js
     shown = ask(url, change)
     if as_json:
         print_json({"queue": name, "changes": shown.changes, "dry_run": dry_run})
-        return
+    elif shown.changes:
+        console.print("Nothing was changed." if dry_run else f"The queue {name} was changed.", highlight=False)
+
+
+def _print_changes(name: str, foreseen: QueueChangesAnswer) -> None:
     rows = [
-        (foreseen.setting, _value(foreseen.before), _value(foreseen.after), foreseen.effect or "")
-        for foreseen in shown.changes
+        (change.setting, _value(change.before), _value(change.after), change.effect or "")
+        for change in foreseen.changes
     ]
     print_table(("setting", "before", "after", "what it means now"), rows, f"The queue {name} is so already.")
 
@@ -250,14 +255,7 @@ def pause_queue(name: str, url: str, as_json: bool) -> None:
 @with_json
 def create_queue(name: str, limits: QueueConfigBody, url: str, as_json: bool) -> None:
     """Create a queue, to set it up before it has jobs. A push creates its queue as well."""
-    configuration_of(name, limits)  # so that a wrong one creates nothing
-
-    async def create(client: Client) -> None:
-        await client.queues.create(name)
-        if limits != QueueConfigBody():
-            await client.queues.configure(name, limits)
-
-    ask(url, create, makes=True)
+    ask(url, lambda client: client.queues.create(name, limits), makes=True)
     done(f"The queue {name} is created.", as_json, {"name": name})
 
 

@@ -17,8 +17,7 @@ from ojster.queues.answer_wire import (
     show_statistics,
 )
 from ojster.queues.calls import QueueCalls
-from ojster.queues.configuration import Configuration
-from ojster.queues.configuration_wire import configuration_of, refuse_idle
+from ojster.queues.configuration_wire import refuse_idle
 from ojster.queues.wire import NEW_QUEUE, QUEUE_DELETION, QueueDeletionBody
 from ojster.server.answer import Answer, encode
 from ojster.server.declared import endpoints_of
@@ -35,12 +34,9 @@ async def _create(request: HttpRequest) -> Answer:
     body = await request.read(NEW_QUEUE)
     name = check_queue_name(body.name)
     refuse_idle(body)
-    change = configuration_of(name, body.config or body)
     queues = request.service.queues
-    queue = await queues.create(name)
-    is_configured = change != Configuration(name)
-    made = await (queues.configure(name, body.config or body) if is_configured else queues.configuration(name))
-    shown = show_queue(queue)
+    shown = show_queue(await queues.create(name, body.config or body))
+    made = await queues.configuration(name)
     answer = QueueCreatedAnswer(name, shown.status, made.configuration, shown.created_at, shown)
     return Answer(encode(answer), 201, headers=(location("queues", name),))
 
