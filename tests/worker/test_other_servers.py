@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from typing import Any
 
@@ -16,11 +17,15 @@ from ojster import App, Snooze, Worker
 from ojster.client import other_servers
 from ojster.client.client import HttpClient
 from ojster.client.jobs import RemoteJobs
+from ojster.client.transport import Response
 from ojster.core.errors import InvalidRequest, OjsterError
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release
 from ojster.server.application import Application
+from ojster.worker import backoff
+from ojster.worker.execution import Ending
+from ojster.worker.reporting import Reporter
 from tests.client.in_memory import InMemoryTransport, connect
 from tests.conftest import Bench
 from tests.waiting import PATIENCE
@@ -145,6 +150,34 @@ async def test_what_only_ojster_has_is_refused_or_fails_the_job(bench: Bench) ->
     assert not isinstance(outcomes[0], OjsterError)
     assert isinstance(jobs, list)
     assert [job.id for job in jobs] == [held[3].id]
+
+
+async def test_only_reports_that_a_server_of_others_did_not_answer_are_sent_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backoff, "FIRST_PAUSE_SECONDS", 0.0)
+    client = HttpClient("http://other.test")
+    transport = reach(client, OtherServer(bench, "else"))
+    await other_servers.adapt(client)
+    jobs = [await bench.push() for _ in range(4)]
+    await client.jobs.fetch(Claim(("default",), 4, "w"))
+    tried: list[str] = []
+    send = transport.send
+
+    async def badly(method: str, path: str, content: bytes | None = None, **more: Any) -> Any:
+        body = json.loads(content or b"{}")
+        if path.endswith(("/ack", "/nack")):
+            assert not {"worker_id", "attempt"} & body.keys(), "the specification allows no such members"
+            tried.append(body["job_id"])
+            if body["job_id"] == jobs[1].id and tried.count(jobs[1].id) < 3:
+                return Response(500, b'{"error": {"code": "backend_error", "message": "no"}}')
+        return await send(method, path, content, **more)
+
+    transport.send = badly  # type: ignore[assignment, method-assign]
+    ends: list[Ending] = [Acknowledgement(job.id, b"1", "w", 1) for job in jobs[:3]]
+    await Reporter("w", 30.0).send(client, [*ends, FailureReport(jobs[3].id, Failure("E", "no"), "w", 1)])
+    assert sorted(tried) == sorted([*(job.id for job in jobs), jobs[1].id, jobs[1].id])
+    assert [(await bench.find(job)).state for job in jobs] == ["completed"] * 3 + ["retryable"]
 
 
 async def test_jobs_that_come_after_the_worker_has_given_up_waiting_are_handed_back(bench: Bench) -> None:

@@ -21,7 +21,7 @@ from ojster.client.connection import list_of
 from ojster.client.fleet import RemoteFleet
 from ojster.client.jobs import RemoteJobs
 from ojster.client.transport import NETWORK_ERRORS
-from ojster.core.errors import BackendError, BackendUnavailable, InvalidRequest, MethodNotAllowed, NotFound, Unsupported
+from ojster.core.errors import BackendUnavailable, InvalidRequest, MethodNotAllowed, NotFound, Unsupported
 from ojster.core.errors import OjsterError as Refusal
 from ojster.core.job import Job
 from ojster.jobs.claim_policy import Claim
@@ -95,7 +95,11 @@ async def _name_of(client: HttpClient) -> str | None:
 
 
 class OtherJobs(RemoteJobs):
-    """A worker's calls about jobs, each with one job, made to a server of others."""
+    """A worker's calls about jobs, each with one job, made to a server of others.
+
+    Its reports name neither the worker nor the attempt: the specification has no members for them in these requests,
+    and allows no others. So a report that comes after the end of the lease may count for the next attempt.
+    """
 
     def __init__(self, own: RemoteJobs) -> None:
         super().__init__(own._connection)
@@ -152,17 +156,14 @@ class OtherJobs(RemoteJobs):
         return await self._each(items, self._release)
 
     async def _each(self, items: Sequence[T], call: Callable[[T], Coroutine[Any, Any, Job]]) -> list[Job | Refusal]:
-        """Make a call for each item.
+        """Make a call for each item; return each outcome.
 
-        Raises
-        ------
-        BackendUnavailable, BackendError
-            The server could not be asked about one of them.
+        If the server could not be asked about an item, that error is its outcome: the server has the other reports, and
+        would refuse them, or take them for those of later attempts, if they were sent again.
         """
         outcomes = await asyncio.gather(*map(call, items), return_exceptions=True)
         for outcome in outcomes:
-            if not isinstance(outcome, Job | Refusal) or isinstance(outcome, BackendUnavailable | BackendError):
-                assert isinstance(outcome, BaseException)
+            if not isinstance(outcome, Job | Refusal):
                 raise outcome
         return [outcome for outcome in outcomes if isinstance(outcome, Job | Refusal)]
 

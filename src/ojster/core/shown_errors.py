@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from ojster.core.errors import OjsterError
+from ojster.core.errors import BackendError, OjsterError
 
 
 def error_of(shown: Mapping[str, Any], status: int | None = None) -> OjsterError:
@@ -21,8 +21,10 @@ def error_of(shown: Mapping[str, Any], status: int | None = None) -> OjsterError
 
 @cache
 def _by_code_and_status() -> dict[tuple[str, int], type[OjsterError]]:
-    # Of several with the same code and status, the most general one is read.
-    return {(kind.code, kind.status): kind for kind in reversed([*_error_classes(OjsterError)])}
+    # Of several with the same code and status, the most general one is read. An error of the server itself is read as
+    # what it is, and not as the base of all, so that workers report again after it.
+    known = {(kind.code, kind.status): kind for kind in reversed([*_error_classes(OjsterError)])}
+    return known | {(BackendError.code, BackendError.status): BackendError}
 
 
 def _error_classes(root: type[OjsterError]) -> Iterator[type[OjsterError]]:

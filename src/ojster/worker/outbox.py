@@ -14,6 +14,7 @@ from ojster.core.errors import OjsterError
 from ojster.core.job import Job
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement, hand_back
+from ojster.worker.backoff import UNREACHABLE
 from ojster.worker.execution import Ending
 from ojster.worker.reporting import Reporter
 
@@ -138,10 +139,16 @@ class OutcomeReports:
         """Release jobs that nobody will begin, in one try: the worker ends."""
         if jobs:
             releases = [hand_back(job, self._worker_id) for job in jobs]
+            failed: list[Exception]
             try:
-                await asyncio.wait_for(client.jobs.release(releases), LAST_REPORT_SECONDS)
+                outcomes = await asyncio.wait_for(client.jobs.release(releases), LAST_REPORT_SECONDS)
+                failed = [error for error in outcomes if isinstance(error, UNREACHABLE)]
             except (OjsterError, TimeoutError) as error:
-                log.warning("%d jobs could not be handed back, and run when their leases end: %s", len(jobs), error)
+                failed = [error for _ in jobs]
+            if failed:
+                log.warning(
+                    "%d jobs could not be handed back, and run when their leases end: %s", len(failed), failed[0]
+                )
 
     async def drain(self, client: Client) -> None:
         """Report everything, and wait until that is done."""

@@ -82,8 +82,13 @@ class Reporter:
                 await self._follow(client, await self._call_until_answered(call, items))
 
     async def settle(self, client: Client, items: Sequence[Ending], outcomes: Sequence[object]) -> None:
-        """Do what refused outcomes ask for; ``outcomes``: the server's answer for each item."""
+        """Do what refused outcomes ask for, and send again what was not answered.
+
+        ``outcomes``: the server's answer for each item.
+        """
         await self._follow(client, _refused(items, outcomes))
+        if unanswered := _unanswered(items, outcomes):
+            await self.send(client, [item for item, _ in unanswered])
 
     async def _follow(self, client: Client, refused: Sequence[tuple[Ending, OjsterError]]) -> None:
         pause = round(random.random() * 1e6)
@@ -107,42 +112,55 @@ class Reporter:
     ) -> list[tuple[Ending, OjsterError]]:
         """Retry a call until it is answered; return the rejected outcomes and their errors.
 
+        What was answered is not sent again: a server of others gets one report a job, and may answer only some of them.
         Give up after ``OUTAGE_PATIENCE_SECONDS`` if the server cannot be reached, else after the lease time (at least
         ``ERROR_PATIENCE_SECONDS``), or at the end of a shutdown.
         """
         backoff = Backoff()
         began = time.monotonic()
+        refused: list[tuple[Ending, OjsterError]] = []
         while True:
             try:
-                results = await call(items)
-                break
+                outcomes = await call(items)
             except Exception as error:  # whatever happens, the outcomes of finished jobs are sent again
                 if not isinstance(error, BackendUnavailable) and len(items) > 1:  # one item may cause the error
-                    return [refused for item in items for refused in await self._call_until_answered(call, [item])]
+                    return refused + [one for item in items for one in await self._call_until_answered(call, [item])]
                 if not isinstance(error, OjsterError):
                     log.exception("a report failed in an unexpected way")
                 elif not isinstance(error, UNREACHABLE):
-                    return [(items[0], error)]
-                is_away = isinstance(error, BackendUnavailable)
-                patience = OUTAGE_PATIENCE_SECONDS if is_away else max(self._lease, ERROR_PATIENCE_SECONDS)
-                if time.monotonic() + backoff.seconds > min(began + patience, self.deadline):
-                    log.error("cannot report %d jobs, giving up; they will run again: %s", len(items), error)
-                    return []
-                log.warning("cannot report %d jobs, trying again in %.1f s: %s", len(items), backoff.seconds, error)
-                await backoff.wait()
-        return _refused(items, results)
+                    return [*refused, (items[0], error)]
+                trouble = error
+            else:
+                refused += _refused(items, outcomes)
+                if not (unanswered := _unanswered(items, outcomes)):
+                    return refused
+                items, trouble = [item for item, _ in unanswered], unanswered[0][1]
+            is_away = isinstance(trouble, BackendUnavailable)
+            patience = OUTAGE_PATIENCE_SECONDS if is_away else max(self._lease, ERROR_PATIENCE_SECONDS)
+            if time.monotonic() + backoff.seconds > min(began + patience, self.deadline):
+                log.error("cannot report %d jobs, giving up; they will run again: %s", len(items), trouble)
+                return refused
+            log.warning("cannot report %d jobs, trying again in %.1f s: %s", len(items), backoff.seconds, trouble)
+            await backoff.wait()
 
 
 def _refused(items: Sequence[Ending], outcomes: Sequence[object]) -> list[tuple[Ending, OjsterError]]:
     """Return the refused outcomes with their errors, and log them."""
     pairs = zip(items, outcomes, strict=True)
-    refused = [(item, error) for item, error in pairs if isinstance(error, OjsterError)]
+    refused = [
+        (item, error) for item, error in pairs if isinstance(error, OjsterError) and not isinstance(error, UNREACHABLE)
+    ]
     for item, refusal in refused:
         # The server ends attempts itself at their timeout, and a late release confirms the end of one.
         is_usual = isinstance(item, Release) or (isinstance(item, FailureReport) and item.failure.code == "timeout")
         level = logging.DEBUG if is_usual else logging.WARNING
         log.log(level, "the outcome of job %s was rejected: %s", item.job_id, refusal)
     return refused
+
+
+def _unanswered(items: Sequence[Ending], outcomes: Sequence[object]) -> list[tuple[Ending, Exception]]:
+    """Return the outcomes that did not reach the server, or its database, with their errors."""
+    return [(item, error) for item, error in zip(items, outcomes, strict=True) if isinstance(error, UNREACHABLE)]
 
 
 def _failure(refusal: OjsterError) -> Failure:
