@@ -41,13 +41,16 @@ async def test_new_code_is_marked_once_also_while_old_and_new_workers_start_in_t
     await start(bench, "c1", "other", "mail", "default")
     await start(bench, "c2", "other", "default", "mail")
     assert (await marks(bench))[2:] == [("other", ("default", "mail"))], "workers of other queues run other code"
-    for worker in ("a1", "a2", "a3"):
-        await bench.service.fleet.leave(worker)
-    await start(bench, "b3", "new")
-    await start(bench, "a4", "old")
-    assert (await marks(bench))[3:] == [("old", ("default",))], "it was taken back"
-    await start(bench, "a4", "changed")
-    assert len(await marks(bench)) == 4, "a worker is started once"
+    await start(bench, "c2", "changed", "default", "mail")
+    assert len(await marks(bench)) == 3, "a worker is started once"
+
+
+async def test_applications_with_one_worker_each_on_the_same_queue_are_not_new_code_to_each_other(bench: Bench) -> None:
+    for _ in range(3):
+        for code in ("mine", "theirs"):
+            await start(bench, code, code)
+            await bench.service.fleet.leave(code)
+    assert [code for code, _ in await marks(bench)] == ["mine", "theirs"]
 
 
 async def test_a_worker_that_starts_again_with_the_same_code_is_no_deployment(bench: Bench, http: Http) -> None:

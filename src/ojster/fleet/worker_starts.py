@@ -35,7 +35,7 @@ _COLUMNS: Final[dict[str, ColumnType]] = {
 
 
 class Deployment(msgspec.Struct, frozen=True):
-    """The first start of a worker with new code.
+    """The first start of a worker of some queues with new code.
 
     Parameters
     ----------
@@ -55,35 +55,20 @@ def note_start(
 ) -> None:
     """Keep the start of a worker, and whether its code is new."""
     served = msgspec.json.encode(sorted(queues)).decode()
-    is_new = code_version is not None and _is_new(tx, worker_id, served, code_version)
+    is_new = code_version is not None and _is_new(tx, served, code_version)
     tx.insert_rows("worker_starts", _COLUMNS, [(worker_id, hostname, served, code_version, int(is_new), tx.now)])
 
 
-def _is_new(tx: Transaction, worker_id: str, served: str, code_version: str) -> bool:
-    """Return whether no worker of the same queues ran this code just before.
+def _is_new(tx: Transaction, served: str, code_version: str) -> bool:
+    """Return whether no start of a worker of the same queues with this code is kept.
 
-    While old workers are replaced by new ones one after the other, both start; only the first start of each counts.
+    Workers of two applications may serve the same queues, and while old workers are replaced by new ones, both start:
+    only the first start of each code counts. So code that was taken back and comes again is not new.
     """
-    rows = tx.execute(
-        """
-        SELECT worker_id, code_version
-        FROM (
-            SELECT worker_id, queues, code_version, number
-            FROM worker_starts
-            ORDER BY number DESC
-            LIMIT :most
-        ) AS latest
-        WHERE queues = :queues AND code_version IS NOT NULL
-        ORDER BY number DESC
-        """,
-        {"queues": served, "most": MAX_STARTS},
+    return not tx.execute(
+        "SELECT 1 FROM worker_starts WHERE code_version = :code_version AND queues = :queues LIMIT 1",
+        {"queues": served, "code_version": code_version},
     )
-    if not rows:
-        return True
-    if rows[0][1] == code_version:
-        return False
-    alike = {id for id, code in rows if code == code_version and id != worker_id}
-    return not any(id in alike for (id,) in tx.execute("SELECT id FROM workers"))
 
 
 def workers_of_host(tx: Transaction, hostname: str) -> list[str]:

@@ -967,12 +967,15 @@ CREATE TABLE worker_starts (
     hostname     TEXT COLLATE "C",
     queues       TEXT COLLATE "C" NOT NULL, -- a JSON array
     code_version TEXT COLLATE "C",          -- NULL: the worker does not say
-    is_new       BIGINT           NOT NULL, -- 1: no worker of these queues ran this code just before
+    is_new       BIGINT           NOT NULL, -- 1: no worker of these queues started with this code before
     started_at   BIGINT           NOT NULL
 );
 
 -- Starts in a span of time, and the old ones.
 CREATE INDEX worker_starts_at ON worker_starts (started_at);
+
+-- Whether code is new on some queues. Lists of queues may be too long for an index.
+CREATE INDEX worker_starts_code ON worker_starts (code_version);
 
 -- What operators say of workers, whether these are present or not, as JSON.
 CREATE TABLE worker_rules (
