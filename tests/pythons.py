@@ -79,9 +79,9 @@ def try_wheel(packages: list[str]) -> int:
 
 def begin(programs: Path, folder: Path) -> None:
     """Do what a newcomer does first: watch the demo, and follow the quick start of the README."""
-    alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | {
-        "PATH": str(programs)
-    }
+    # Neither may use what the caller's variables name, above all not the database in OJSTER_DATABASE_URL.
+    others = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "OJSTER_"))}
+    alone = others | {"PATH": str(programs)}
     subprocess.run([str(programs / "python"), "-m", "ojster", "demo"], cwd=folder, env=alone, check=True)
     (folder / "myapp.py").write_text(quick_start())
     with worker([str(programs / "ojster"), "worker", "myapp:app"], folder, alone):
