@@ -223,6 +223,8 @@ async def test_cron_jobs_take_both_shapes_of_the_specification(http: Http) -> No
         2,
         False,
     )
+    refused = await http("PATCH", "/ojs/v1/cron/one", {"enabled": False, "expression": "@hourly"})
+    assert (refused.status_code, "`expression`" in refused.json()["error"]["message"]) == (400, True)
     disabled = (await http("PATCH", "/ojs/v1/cron/one", {"enabled": False})).json()["cron"]
     assert (disabled["enabled"], disabled["next_run_at"]) == (False, None)
     assert (await http("GET", "/ojs/v1/cron?enabled=true")).json()["count"] == 1

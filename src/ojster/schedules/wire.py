@@ -126,8 +126,8 @@ class MaintenanceAnswer(Struct):
         return Maintenance(enabled_at or 0, self.reason or None, estimated_end)
 
 
-class CronPatchBody(Arguments):
-    """Enables or disables a cron job."""
+class CronPatchBody(Arguments, forbid_unknown_fields=True):
+    """Enables or disables a cron job. Other members are refused: ``POST /cron`` changes them."""
 
     enabled: bool
 
