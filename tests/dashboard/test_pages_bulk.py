@@ -50,6 +50,27 @@ async def test_a_long_action_shows_how_far_it_is_and_stops_between_two_parts(
     assert await live(bench, "default") == {"available": 20, "cancelled": 40}
 
 
+async def test_jobs_that_are_picked_after_all_that_match_are_the_only_ones_changed(
+    bench: Bench, server: str, page: Page
+) -> None:
+    for number in range(60):
+        await bench.push("mail.send", number)
+    await open_page(page, server, "jobs?type=mail.send")
+    pick_these = page.get_by_role("button", name="Pick these 50")
+    pick_all = page.get_by_role("button", name="Pick all 60 that match")
+    await pick_these.click()
+    await pick_all.click()
+    await pick_these.click()
+    await page.get_by_text("50 jobs picked").wait_for()
+    await pick_all.click()
+    await page.get_by_role("button", name="Pick none").click()
+    await pick_these.click()
+    await page.get_by_role("button", name="Cancel 50 jobs").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Cancel 50 jobs").click()
+    await page.get_by_text("50 jobs cancelled.").wait_for()
+    assert await live(bench, "default") == {"available": 10, "cancelled": 50}
+
+
 async def test_picked_workflows_are_changed_as_many_as_the_button_says(bench: Bench, server: str, page: Page) -> None:
     steps = [{"type": "do", "args": []}]
     ids = [await data.create(bench, {"type": "chain", "name": "Import", "steps": steps}) for _ in range(55)]

@@ -104,7 +104,7 @@ export function JobsPage() {
             <Shown of={jobs} rows={12}>
               {(page) => (
                 <JobList
-                  key={key}
+                  key={`${key} ${cursor ?? ""}`}
                   jobs={page.jobs as Job[]}
                   total={page.pagination.total}
                   isComplete={page.pagination.is_complete !== false}
@@ -237,11 +237,15 @@ function JobList(props: {
   const isNarrow = Object.keys(asked(props.chosen)).length > 0;
   // Of those that match, an action may concern fewer: the question has their number.
   const labelOf = (action: Act): string => (isAll ? `${verbOf(action)} matching jobs` : named(action, here.length));
+  // Whoever picks jobs of the page, or none, means no more all that match.
+  const pickOnly = (ids: ReadonlySet<string>): void => {
+    setAll(false);
+    setPicked(ids);
+  };
   const pick = (id: string): void => {
     const next = new Set(picked);
     if (!next.delete(id)) next.add(id);
-    setAll(false);
-    setPicked(next);
+    pickOnly(next);
   };
   const apply = async (action: Act): Promise<void> => {
     await act(async () => {
@@ -259,8 +263,7 @@ function JobList(props: {
         word: action === "delete" && foreseen.done > 100 ? "delete" : undefined,
       });
       if (isDone) {
-        setPicked(new Set());
-        setAll(false);
+        pickOnly(new Set());
         props.reload();
       }
     });
@@ -319,7 +322,7 @@ function JobList(props: {
               {labelOf("delete")}
             </Button>
           )}
-          <Button isSmall kind="plain" onClick={() => setPicked(new Set())}>
+          <Button isSmall kind="plain" onClick={() => pickOnly(new Set())}>
             Pick none
           </Button>
         </div>
@@ -340,7 +343,7 @@ function JobList(props: {
         }
       />
       <div class="more">
-        <Button isSmall kind="plain" onClick={() => setPicked(new Set(jobs.map((job) => job.id)))} disabled={!jobs.length}>
+        <Button isSmall kind="plain" onClick={() => pickOnly(new Set(jobs.map((job) => job.id)))} disabled={!jobs.length}>
           Pick these {jobs.length}
         </Button>
         <span>
