@@ -5,7 +5,7 @@ import { useMay } from "../api/session";
 import { useData } from "../api/use";
 import { NewDialog, useDialogs } from "../ui/dialogs";
 import { compact, Time, timestamp } from "../ui/format";
-import { numberIn, NumberField, rateIn, RateField, rateInWords, rateOf } from "../ui/limit-fields";
+import { numberIn, NumberField, rateIn, RateField, rateInWords, rateOf, type RateDraft } from "../ui/limit-fields";
 import { Button, Card, Table } from "../ui/parts";
 
 type Limit = Schemas["LimitAnswer"];
@@ -83,21 +83,48 @@ function starts({ rate, throttle }: Limit) {
   return throttle && <>{rateInWords(throttle)}, next <Time at={throttle.next_allowed_at} /></>;
 }
 
+/** The limits that a form says, as a request takes them: those that are left empty are as the jobs say. */
+const limitsIn = (form: { concurrency: string; rate: RateDraft; throttle: RateDraft }) => ({
+  concurrency: numberIn(form.concurrency, "Jobs at once"),
+  rate: rateIn(form.rate, "Starts"),
+  throttle: rateIn(form.throttle, "Starts, evenly spread"),
+});
+
+type Limits = ReturnType<typeof limitsIn>;
+
+const LIMITS = ["concurrency", "rate", "throttle"] as const;
+
+/**
+ * The limits that replace those of the jobs: those that were changed here, and those that are replaced already.
+ *
+ * The others stay out, so that what later jobs say of them has an effect.
+ */
+function replacing(limit: Limit, before: Limits, after: Limits): Partial<Limits> {
+  const own = limit.override?.original;
+  const says = (name: (typeof LIMITS)[number], limits: Partial<Limits> | undefined): string => JSON.stringify(limits?.[name] ?? null);
+  const original = own && limitsIn({ concurrency: String(own.concurrency ?? ""), rate: rateOf(own.rate), throttle: rateOf(own.throttle) });
+  const isMeant = (name: (typeof LIMITS)[number]): boolean =>
+    after[name] !== null && (says(name, after) !== says(name, before) || (original !== undefined && says(name, before) !== says(name, original)));
+  return Object.fromEntries(LIMITS.filter(isMeant).map((name) => [name, after[name]]));
+}
+
 function Replace({ limit, close, done }: { limit: Limit; close: () => void; done: () => void }) {
   const { act } = useDialogs();
-  const [concurrency, setConcurrency] = useState(limit.concurrency ? String(limit.concurrency.limit) : "");
-  const [rate, setRate] = useState(rateOf(limit.rate));
-  const [throttle, setThrottle] = useState(rateOf(limit.throttle));
+  const [begun] = useState({
+    concurrency: limit.concurrency ? String(limit.concurrency.limit) : "",
+    rate: rateOf(limit.rate),
+    throttle: rateOf(limit.throttle),
+  });
+  const [concurrency, setConcurrency] = useState(begun.concurrency);
+  const [rate, setRate] = useState(begun.rate);
+  const [throttle, setThrottle] = useState(begun.throttle);
   const [span, setSpan] = useState("3600");
   const save = async (): Promise<void> => {
     const isDone = await act(async () => {
       const ends = span ? timestamp(-1000 * Number(span)) : null;
-      const body = {
-        concurrency: numberIn(concurrency, "Jobs at once"),
-        rate: rateIn(rate, "Starts"),
-        throttle: rateIn(throttle, "Starts, evenly spread"),
-        expires_at: ends,
-      };
+      const limits = replacing(limit, limitsIn(begun), limitsIn({ concurrency, rate, throttle }));
+      if (!Object.keys(limits).length) throw new Error("Nothing would be replaced. A field that is empty stands for what the jobs say.");
+      const body = { ...limits, expires_at: ends };
       await accepted(client.PUT("/ojs/v1/rate-limits/{key}", { params: { path: { key: limit.key } }, body }));
       return `The limits of ${limit.key} were replaced.`;
     });

@@ -43,13 +43,13 @@ export function numberIn(text: string, what: string): number | null {
   return Number(typed);
 }
 
-/** A typed span, as the API takes it; `null`: none. */
+/** A typed span, as the API takes it, to the microsecond; `null`: none. */
 export function spanIn(span: Span, what: string): string | null {
   const typed = span.count.trim();
   if (typed === "") return null;
-  const seconds = Number(typed) * Number(span.unit);
-  if (!(seconds > 0)) throw new Error(`${what}: ${typed} is no number above zero.`);
-  return `PT${Math.round(seconds)}S`;
+  if (!/^\d+([.,]\d+)?$/.test(typed)) throw new Error(`${what}: ${typed} is no number.`);
+  const seconds = Number(typed.replace(",", ".")) * Number(span.unit);
+  return `PT${seconds.toFixed(6).replace(/\.?0+$/, "")}S`;
 }
 
 export function rateIn(rate: RateDraft, what: string): RateBody | null {
@@ -57,6 +57,7 @@ export function rateIn(rate: RateDraft, what: string): RateBody | null {
   if (limit === null) return null;
   const span = spanIn(rate, what);
   if (span === null) throw new Error(`${what}: say in which time.`);
+  if (!secondsOf(span)) throw new Error(`${what}: ${rate.count.trim()} is no number above zero.`);
   return { limit, period: span };
 }
 
