@@ -136,6 +136,39 @@ async def test_the_queue_in_trouble_comes_first_and_its_limits_are_controls_that
     await page.get_by_text("Jobs at once: many is no whole number.").wait_for()
 
 
+async def test_a_change_of_settings_leaves_what_another_operator_has_changed_meanwhile(
+    bench: Bench, server: str, page: Page
+) -> None:
+    config = f"{server}/ojs/v1/admin/queues/mail/config"
+    kept = {"completed": "PT0S", "cancelled": "PT0.5S"}
+    await bench.push(queue="mail")
+    await page.request.put(config, data={"retention": kept, "backpressure": {"max_depth": 9}})
+    await open_page(page, server, "queues/mail")
+    await page.get_by_text("Retention and job types").click()
+    assert await page.get_by_label("Keeps completed jobs", exact=True).input_value() == "0"
+    await page.get_by_label("Keeps cancelled jobs", exact=True).fill("0.25")
+    theirs = {"completed": "PT1H"}, {"max_depth": 7, "strategy": "block"}
+    await page.request.put(config, data={"concurrency": 3, "retention": theirs[0], "backpressure": theirs[1]})
+    waiting = page.get_by_label("Waiting jobs")
+    await waiting.fill("0")
+    await page.get_by_role("button", name="Preview the change").click()
+    await page.get_by_text("Waiting jobs: 0 is no bound.").wait_for()
+    await waiting.fill("8")
+    await page.get_by_text("1 of 7 wait now").wait_for()
+    await page.get_by_role("button", name="Preview the change").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_text("2 settings would change").wait_for()
+    await dialog.get_by_role("button", name="Change it").click()
+    await page.get_by_text("1 of 8 wait now").wait_for()
+    limits = (await bench.service.queues.configuration("mail")).configuration
+    assert limits.backpressure
+    assert (limits.concurrency, limits.backpressure.strategy) == (3, "block")
+    assert limits.retention
+    assert (limits.retention.completed, limits.retention.cancelled) == ("PT1H", "PT0.25S")
+    await page.get_by_role("button", name="Undo").click()
+    await page.get_by_text("1 of 7 wait now").wait_for()
+
+
 async def test_the_limits_of_a_key_are_replaced_for_a_while(bench: Bench, server: str, page: Page) -> None:
     for _ in range(3):
         await bench.push(rate_limit={"key": "stripe", "concurrency": 2})

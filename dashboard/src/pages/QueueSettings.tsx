@@ -81,18 +81,21 @@ function draftOf(config: Config): Draft {
 
 const FINISHED = ["completed", "cancelled", "discarded"] as const;
 
+type Members = Record<string, unknown>;
+
+/** Settings whose members are changed one by one. */
+const GROUPS = new Set(["retention", "dead_letter"]);
+
 /** The members of a request that a draft sets; all of them, so that two drafts can be compared. */
-function bodyOf(draft: Draft, config: Config): Record<string, unknown> {
+function bodyOf(draft: Draft): Members {
   const depth = numberIn(draft.depth, "Waiting jobs");
-  const warning = config.backpressure?.warning_threshold;
+  if (depth === 0) throw new Error("Waiting jobs: 0 is no bound. Leave the field empty for a queue without one.");
   const types = draft.types.split(/[\s,]+/).filter(Boolean);
   return {
     concurrency: numberIn(draft.concurrency, "Jobs at once"),
     rate_limit: rateIn(draft.rate, "Starts"),
     throttle: rateIn(draft.throttle, "Starts, evenly spread"),
-    backpressure: depth
-      ? { max_depth: depth, strategy: draft.strategy, ...(warning === undefined ? {} : { warning_threshold: warning }) }
-      : null,
+    backpressure: depth === null ? null : { max_depth: depth, strategy: draft.strategy },
     retention: Object.fromEntries(FINISHED.map((state) => [state, spanIn(draft[state], LABELS[`retention.${state}`] ?? state)])),
     dead_letter: {
       retention: { max_age: spanIn(draft.deadAge, "Keeps dead letters"), max_count: numberIn(draft.deadCount, "Dead letters") },
@@ -101,13 +104,40 @@ function bodyOf(draft: Draft, config: Config): Record<string, unknown> {
   };
 }
 
-/** What a draft changes, and what takes it back. */
-function changesOf(draft: Draft, config: Config): { body: Body; back: Body } {
-  const before = bodyOf(draftOf(config), config);
-  const after = bodyOf(draft, config);
-  const differing = Object.keys(after).filter((name) => JSON.stringify(after[name]) !== JSON.stringify(before[name]));
-  const only = (of: Record<string, unknown>): Body => Object.fromEntries(differing.map((name) => [name, of[name]])) as Body;
-  return { body: only(after), back: only(before) };
+/** The members of `after` that differ from those of `before`. */
+const differing = (before: Members, after: Members): Members =>
+  Object.fromEntries(
+    Object.entries(after)
+      .filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(before[name]))
+      .map(([name, value]) => [name, GROUPS.has(name) ? differing(before[name] as Members, value as Members) : value]),
+  );
+
+/** The members that a request sets, with other values. */
+const alike = (request: Members, values: Members): Members =>
+  Object.fromEntries(
+    Object.entries(request).map(([name, value]) => [name, GROUPS.has(name) ? alike(value as Members, values[name] as Members) : values[name]]),
+  );
+
+/** The bound of a queue as it is now, with what a draft changes of it: the API sets all its members at once. */
+function boundOf(draft: Draft, begun: Draft, config: Config): Config["backpressure"] {
+  const now = draftOf(config);
+  const depth = numberIn(draft.depth === begun.depth ? now.depth : draft.depth, "Waiting jobs");
+  if (depth === null) return null;
+  const strategy = draft.strategy === begun.strategy ? now.strategy : draft.strategy;
+  return { ...config.backpressure, max_depth: depth, strategy };
+}
+
+/**
+ * What a draft changes, and what takes it back.
+ *
+ * It is compared with the settings with which it began, and not with those of now: what somebody else has changed since
+ * stays as it is.
+ */
+function changesOf(draft: Draft, begun: Draft, config: Config): { body: Body; back: Body } {
+  const body = differing(bodyOf(begun), bodyOf(draft));
+  if ("backpressure" in body) body.backpressure = boundOf(draft, begun, config);
+  const back = alike(body, { ...bodyOf(draftOf(config)), backpressure: config.backpressure ?? null });
+  return { body: body as Body, back: back as Body };
 }
 
 /** A value of a setting in words. */
@@ -126,17 +156,23 @@ export function QueueSettings({ name, data, reload }: { name: string; data: Deta
   const may = useMay();
   const { act, tell } = useDialogs();
   const [draft, setDraft] = useState<Draft | null>(null);
+  /** What the fields showed when the first of them was changed. */
+  const [begun, setBegun] = useState<Draft | null>(null);
   const [foreseen, setForeseen] = useState<{ changes: Change[]; body: Body; back: Body } | null>(null);
   const config = data.configuration;
   const path = { params: { path: { name } } };
   const look = async (): Promise<void> => {
-    if (!draft) return;
+    if (!draft || !begun) return;
     await act(async () => {
-      const wanted = changesOf(draft, config);
+      const wanted = changesOf(draft, begun, config);
       const { changes } = await accepted(client.POST("/ojs/v1/admin/queues/{name}/config/preview", { ...path, body: wanted.body }));
       if (changes.length) setForeseen({ changes, ...wanted });
       else tell("Nothing would change.");
     });
+  };
+  const change = (next: Draft): void => {
+    if (!draft) setBegun(draftOf(config));
+    setDraft(next);
   };
   const put = async (body: Body): Promise<void> => {
     await accepted(client.PUT("/ojs/v1/admin/queues/{name}/config", { ...path, body }));
@@ -165,7 +201,7 @@ export function QueueSettings({ name, data, reload }: { name: string; data: Deta
   }
   return (
     <Card title="Limits and settings">
-      <Controls data={data} draft={draft ?? draftOf(config)} set={setDraft} />
+      <Controls data={data} draft={draft ?? draftOf(config)} set={change} />
       <Others config={config} />
       <div class="buttons">
         <Button disabled={!draft} onClick={() => setDraft(null)}>
