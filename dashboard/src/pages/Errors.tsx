@@ -29,7 +29,8 @@ export function ErrorsPage() {
   const { act } = dialogs;
   const change = async (group: Group, action: "retry" | "delete"): Promise<void> => {
     const { type, error_type, pattern } = group;
-    const filter = { ...query({ state: "discarded", type, error_type, queue: chosen.queue }), error_pattern: pattern };
+    // As arrays: a comma in a text would be between two values.
+    const filter = { state: ["discarded"], type: [type], error_type: [error_type], ...(chosen.queue ? { queue: [chosen.queue] } : {}), error_pattern: pattern };
     const isRetry = action === "retry";
     await act(async () => {
       const foreseen = await foresee(action, filter);
