@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from datetime import date
 from typing import Annotated, Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ojster import App, Depends, Flow, Gzip, JobContext, JobFailed, Provided, chain, group, result_of
-from ojster.handlers.arguments import InvalidArguments
-from ojster.handlers.named_arguments import CallArguments, NamedParameters
+from ojster.handlers.arguments import HandlerTypes, InvalidArguments
+from ojster.handlers.handler_signature import HandlerSignature
 from ojster.testing import JobTester
 from tests.waiting import PATIENCE
 
@@ -37,6 +40,11 @@ def optional(value: Any = None, *, factor: int = 2, **more: date) -> list[Any]:
 @app.job
 async def spread(*numbers: int, sign: int = 1, end: Annotated[str, Depends(suffix)] = Provided) -> str:
     return f"{sign * sum(numbers)}{end}"
+
+
+@app.job
+def optional_end(*, end: str = Depends(suffix), **more: int) -> str:
+    return end
 
 
 @plain.job
@@ -102,8 +110,6 @@ def test_wrong_ones_are_refused_where_they_are_written_and_where_they_are_read()
     ):
         with pytest.raises(InvalidArguments, match=why):
             send.types.convert(args)
-    with pytest.raises(InvalidArguments, match="object of the named arguments is missing"):
-        spread.types.convert([])
     with JobTester(plain) as jobs:  # another program has sent a name that the handler does not have
         plain.job_type("total").using(retry=1)
         wrong = plain._event_loop_thread.call(
@@ -116,12 +122,94 @@ def test_wrong_ones_are_refused_where_they_are_written_and_where_they_are_read()
         assert wrong
 
 
-def test_what_is_joined_can_be_divided_again() -> None:
-    for handler in (send, optional, spread, total):
-        parameters = handler.types.named
-        assert isinstance(parameters, NamedParameters)
-        least = 2 if handler is send else 1 if handler is optional else 0
-        positional = [{"a": 1}] * least
-        for named in ({}, {"x": 1}):
-            arguments = CallArguments(positional, named)
-            assert parameters.divided(parameters.joined(arguments)) == arguments
+@st.composite
+def handlers(draw: st.DrawFn) -> str:
+    """Return the parameters of a handler."""
+    required, optional = draw(st.integers(0, 2)), draw(st.integers(0, 2))
+    shown = [name if place < required else f"{name}=0" for place, name in enumerate("abde"[: required + optional])]
+    if shown and draw(st.booleans()):
+        shown.insert(draw(st.integers(1, len(shown))), "/")
+    has_more, named = draw(st.booleans()), draw(st.sampled_from([[], ["c"], ["c=0"], ["c", "x=0"], ["c=0", "x=0"]]))
+    shown += ["*rest"] if has_more else ["*"] if named else []
+    return ", ".join([*shown, *named, *draw(st.sampled_from([[], ["**more"]]))])
+
+
+values = st.sampled_from([1, {}, {"c": 1}, {"x": 2}, {"c": 3, "x": 4}, {"q": 5}, [{"c": 6}], None])
+named_values = st.dictionaries(st.sampled_from(["a", "b", "c", "d", "x", "q"]), values, max_size=4)
+
+
+@given(shown=handlers(), args=st.lists(values, max_size=5), named=named_values)
+def test_a_handler_gets_what_a_plain_call_gets_or_the_call_is_refused(
+    shown: str, args: list[Any], named: dict[str, Any]
+) -> None:
+    program: dict[str, Any] = {}
+    exec(f"def handler({shown}): return locals()", program)
+    handler = program["handler"]
+    signature = inspect.signature(handler)
+    declared, types = HandlerSignature("it", signature), HandlerTypes("it", handler, signature, 0)
+    try:
+        plainly = handler(*args, **named)
+    except TypeError:
+        with pytest.raises(TypeError, match="The job is it"):
+            declared.arguments(args, named)
+        return
+    try:
+        sent = declared.arguments(args, named)
+    except TypeError:
+        # Only with any number of arguments their end cannot be seen; Signature.bind of old Pythons refuses f(a=1) of
+        # f(a=0, /, **more).
+        assert "*rest" in shown or ("=0, /" in shown and "**more" in shown)
+        return
+    positional, by_name = types.convert(msgspec.json.decode(msgspec.json.encode(sent)))
+    assert handler(*positional, **by_name) == plainly
+
+
+def wrapper(*args: Any, **named: Any) -> list[Any]:
+    return [args, named]
+
+
+def test_what_other_programs_and_older_versions_have_sent_keeps_its_meaning_or_is_refused() -> None:
+    wrapped = App("sqlite:///unused.db").job("wrapped")(wrapper)
+    for sent in ([1, 2, 3], [], [1, {"x": 1}], [{}]):
+        assert wrapped.types.convert(sent) == (sent, {})
+    with pytest.raises(TypeError, match=r"'x' cannot be stored by its name.*Declare it after \*args"):
+        wrapped.enqueue(1, x=1)
+    for sent in ([1, 2], [], [1, {"x": 1}], [1, {"sign": 1, "x": 1}], [1, {}]):
+        assert spread.types.named.divided(sent) == (sent, {})
+    assert spread.types.convert([1, {"sign": -1}]) == ((1,), {"sign": -1})
+    assert total.types.named.divided([{"values": [1]}]) == ([], {"values": [1]})
+    # ``copies`` is newer than this job.
+    with pytest.raises(InvalidArguments, match=r"names of parameters \(on\), but there are only 2 arguments"):
+        send.types.convert(["ada", {"on": "2027-01-31"}])
+
+
+def test_a_dict_that_looks_like_named_arguments_stays_a_positional_one() -> None:
+    with plain.eager():
+        held = plain.job("hold")(hold)
+        assert held.enqueue({"note": "x"}).info.args == [{"note": "x"}, {}]
+        assert held.enqueue({"note": "x"}).result(timeout=PATIENCE) == [{"note": "x"}, ""]
+        run = plain.start(chain(held.s({"note": "x"}).set(id="first"), held.s(result_of("first")[0])))
+        assert run.result(timeout=PATIENCE) == [{"note": "x"}, ""]
+        several = plain.job("several")(several_values)
+        with pytest.raises(TypeError, match=r"for the named ones\. Pass one of these by name, too: note"):
+            several.enqueue(1, {"note": "x"})
+        with pytest.raises(TypeError, match="would be taken for the named ones"):
+            several.s(result_of("first")[0])
+        assert several.enqueue(1, {"note": "x"}, note="y").result(timeout=PATIENCE) == [1, {"note": "x"}, "y"]
+
+
+def hold(value: Any = None, *, note: str = "") -> list[Any]:
+    return [value, note]
+
+
+def several_values(*values: Any, note: str = "") -> list[Any]:
+    return [*values, note]
+
+
+def test_an_error_names_the_argument_that_cannot_be_stored() -> None:
+    with pytest.raises(TypeError, match="the argument 'urgent' cannot be stored as JSON"):
+        send.enqueue("ada", on=date(2027, 1, 31), urgent=object())
+    with pytest.raises(TypeError, match="the argument 'numbers' cannot be stored as JSON"):
+        spread.enqueue(1, object())
+    with pytest.raises(TypeError, match=r"'end' has Depends\(…\), which gives its value"):
+        optional_end.enqueue(end="?")

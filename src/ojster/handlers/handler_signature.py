@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from ojster.handlers.context import JobContext
@@ -45,6 +45,8 @@ class HandlerSignature:
         The job type, for errors.
     signature:
         The parameters.
+    needed:
+        The names of those parameters.
 
     Attributes
     ----------
@@ -57,9 +59,10 @@ class HandlerSignature:
         A ``JobContext`` is not the first parameter.
     """
 
-    def __init__(self, type: str, signature: inspect.Signature) -> None:
+    def __init__(self, type: str, signature: inspect.Signature, needed: Collection[str] = ()) -> None:
         self._type = type
         self._signature = signature
+        self._needed = needed
         parameters = list(signature.parameters.values())
         self.takes_context = bool(parameters) and _is_context(parameters[0])
         for parameter in parameters[1:]:
@@ -72,12 +75,16 @@ class HandlerSignature:
         positional = [parameter for parameter in parameters if parameter.kind in POSITIONAL]
         self._fewest = sum(parameter.default is parameter.empty for parameter in positional) - self.takes_context
         has_more = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
-        self._most = math.inf if has_more else len(positional) - self.takes_context
+        self._places = len(positional) - self.takes_context
+        self._most = math.inf if has_more else self._places
 
-    @property
-    def argument_names(self) -> list[str]:
-        """The names of the arguments of a job."""
-        return list(self._signature.parameters)[int(self.takes_context) :]
+    def by_name(self, args: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+        """Yield each argument of a job, as ``arguments`` returns them, with the name of its parameter."""
+        positional, named = self.named.divided(args)
+        names = list(self._signature.parameters)[int(self.takes_context) :]
+        for place, value in enumerate(positional):
+            yield names[min(place, self._places)], value
+        yield from named.items()
 
     def arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
         """Return the arguments of a job as the JSON array has them.
@@ -96,9 +103,23 @@ class HandlerSignature:
             meant = sorted(kwargs.keys() & JobOptions.__struct_fields__ - self._signature.parameters.keys())
             hint = f" Options are set before: .using({meant[0]}=…).enqueue(…)." if meant else ""
             raise TypeError(f"{self._type}: {error}. The job is {self}.{hint}") from None
-        named = bound.kwargs  # without defaults, which may change, and need not be JSON
+        named = self._named(bound.arguments)
+        if filled_in := sorted(named.keys() & self._needed):
+            raise TypeError(f"{self._type}: {filled_in[0]!r} has Depends(…), which gives its value. The job is {self}.")
         bound.apply_defaults()
-        return self.named.joined(CallArguments(bound.args[int(self.takes_context) :], named))
+        try:
+            return self.named.joined(CallArguments(bound.args[int(self.takes_context) :], named))
+        except TypeError as error:
+            raise TypeError(f"{self._type}: {error}. The job is {self}.") from None
+
+    def _named(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the named ones of bound arguments, without defaults, which may change, and need not be JSON."""
+        named = {
+            parameter.name: arguments[parameter.name]
+            for parameter in self.named.keyword_only
+            if parameter.name in arguments
+        }
+        return named if self.named.more is None else named | arguments.get(self.named.more.name, {})
 
     def __str__(self) -> str:
         """Return the job type with the arguments of its jobs."""

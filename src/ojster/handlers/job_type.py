@@ -112,7 +112,7 @@ class JobType(Generic[P, R]):
         whole = inspect.signature(function)
         self.signature, self.needs = needs_of(function, whole)
         self.needed = whole.parameters.keys() - self.signature.parameters.keys()
-        self._arguments = HandlerSignature(type, self.signature)
+        self._arguments = HandlerSignature(type, self.signature, self.needed)
         self.takes_context = self._arguments.takes_context
         self.types = HandlerTypes(type, function, self.signature, int(self.takes_context))
         if process and (self.is_async or self.takes_context):
@@ -122,12 +122,10 @@ class JobType(Generic[P, R]):
 
     def _not_json(self, args: Sequence[Any], error: TypeError) -> TypeError:
         """Return the error for arguments that JSON cannot hold; it names the first of them."""
-        names = self._arguments.argument_names
-        for place, value in enumerate(args):
+        for name, value in self._arguments.by_name(args):
             try:
                 to_json(value)
             except TypeError as cause:
-                name = names[place] if place < len(names) else names[-1]
                 return TypeError(
                     f"{self.type}: the argument {name!r} cannot be stored as JSON: {cause}. "
                     "Pass numbers, texts, lists, dicts or dataclasses, or an id by which the handler finds the object."
