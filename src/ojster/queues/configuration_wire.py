@@ -134,5 +134,5 @@ def _bound_changes(body: QueueConfigBody) -> dict[str, Any]:
 
 def _depth(body: QueueConfigBody) -> int | None:
     """Return the maximum depth of a queue, under either name; 0: there is none; ``None``: it stays as it is."""
-    given = [body.max_size, None if body.backpressure is None else (body.backpressure or BackpressureBody()).max_depth]
-    return max((depth or 0 for depth in given if depth is not UNSET), default=None)
+    depths = [body.max_size, None if body.backpressure is None else (body.backpressure or BackpressureBody()).max_depth]
+    return max((depth or 0 for depth in depths if depth is not UNSET), default=None)

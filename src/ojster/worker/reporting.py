@@ -124,7 +124,7 @@ class Reporter:
                 outcomes = await call(items)
             except Exception as error:  # whatever happens, the outcomes of finished jobs are sent again
                 if not isinstance(error, BackendUnavailable) and len(items) > 1:  # one item may cause the error
-                    return refused + [one for item in items for one in await self._call_until_answered(call, [item])]
+                    return refused + [pair for item in items for pair in await self._call_until_answered(call, [item])]
                 if not isinstance(error, OjsterError):
                     log.exception("a report failed in an unexpected way")
                 elif not isinstance(error, UNREACHABLE):
