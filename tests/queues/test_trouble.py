@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from ojster.core.durations import MINUTE
+from ojster.core.timestamps import parse_timestamp
 from tests.conftest import Bench, Http
 
 pytestmark = pytest.mark.anyio
@@ -39,6 +41,24 @@ async def test_the_queue_whose_oldest_job_waits_longest_comes_first(bench: Bench
     by_name = (await http("GET", ADMIN)).json()["items"]
     assert [queue["name"] for queue in by_name] == ["fast", "late", "later", "slow"]
     assert (await http("GET", f"{ADMIN}?sort=size")).status_code == 400
+
+
+async def test_a_queue_has_waited_as_long_as_its_next_job_of_any_kind_and_tenant(http: Http, bench: Bench) -> None:
+    kinds: tuple[tuple[dict[str, Any], dict[str, str]], ...] = (
+        ({"rate_limit": {"key": "k", "concurrency": 1}}, {}),
+        ({"priority": 3}, {"X-OJS-Tenant": "acme"}),
+        ({}, {"X-OJS-Tenant": "other"}),
+        ({}, {}),
+    )
+    for number, (options, headers) in enumerate(kinds):
+        body = {"type": "t", "args": [], "options": options | {"queue": f"q{number}"}}
+        assert (await http("POST", "/ojs/v1/jobs", body, headers=headers)).status_code == 201
+        bench.clock.advance(60)
+        await bench.push(queue=f"q{number}")
+    shown = (await http("GET", f"{ADMIN}?sort=trouble")).json()["items"]
+    assert [queue["name"] for queue in shown] == ["q0", "q1", "q2", "q3"]
+    moments = [parse_timestamp(queue["oldest_available_at"]) for queue in shown]
+    assert [later - before for before, later in pairwise(moments)] == [MINUTE] * 3
 
 
 async def test_a_queue_shows_how_much_of_its_limits_is_used(bench: Bench, http: Http) -> None:

@@ -24,22 +24,36 @@ def waiting_tenants(tx: Transaction, queue: str, after: str = "", most: int = MA
     return [name for (name,) in rows]
 
 
+_NEXT_OF_A_TENANT: Final = ", ".join(
+    f"""(
+            SELECT enqueued_at
+            FROM jobs
+            WHERE queue = :queue AND tenant = waiting.name AND state = 'available' AND {kind}
+            ORDER BY {order}, seq
+            LIMIT 1
+        )"""
+    for kind, order in AVAILABLE_CONDITIONS
+)
+
+_NEXT_JOBS: Final = f"""
+    SELECT {_NEXT_OF_A_TENANT}
+    FROM (
+        SELECT CAST(:nobody AS TEXT) AS name
+        UNION ALL
+        SELECT name FROM ({_WAITING_TENANTS}) AS others
+    ) AS waiting
+"""
+"""When the next jobs of each tenant became available: a lookup in an index for each kind of job and tenant."""
+
+
 def oldest_waiting(tx: Transaction, queue: str) -> int | None:
-    """Return when the next job of a queue became available, whatever its tenant, in microseconds since the epoch."""
-    moments = []
-    for tenant in (NOBODY, *waiting_tenants(tx, queue)):
-        for kind, order in AVAILABLE_CONDITIONS:
-            moments += tx.execute(
-                f"""
-                SELECT enqueued_at
-                FROM jobs
-                WHERE queue = :queue AND tenant = :tenant AND state = 'available' AND {kind}
-                ORDER BY {order}, seq
-                LIMIT 1
-                """,
-                {"queue": queue, "tenant": tenant},
-            )
-    return min((at for (at,) in moments if at is not None), default=None)
+    """Return when the next job of a queue became available, whatever its tenant, in microseconds since the epoch.
+
+    It is the first of the next jobs of each tenant, of ``MAX_TENANTS`` tenants by name and of none. So an older job may
+    wait behind one of a higher priority, or be of another tenant: no index has the oldest one.
+    """
+    rows = tx.execute(_NEXT_JOBS, {"queue": queue, "nobody": NOBODY, "after": "", "most": MAX_TENANTS})
+    return min((at for row in rows for at in row if at is not None), default=None)
 
 
 def count_waits(tx: Transaction, calls: Sequence[Sequence[str]]) -> list[dict[str, float]]:

@@ -194,7 +194,7 @@ class AdminQueueBody(Struct):
     paused_at: Timestamp | None
     created_at: Timestamp
     oldest_available_at: Timestamp | None
-    """Since when the next job has been available."""
+    """Since when the next job has been available, of 100 tenants at most. Jobs of a lower priority may be older."""
     depth: Count
     """Number of jobs that count towards ``max_depth``."""
     max_depth: Count | None

@@ -142,8 +142,8 @@ class QueueCalls(Calls):
     async def overviews(self, *, internal: bool = False, sort: QueueOrder = "name") -> list[AdminQueueBody]:
         """List the queues with their job counts by state, throughput, latency and the age of their oldest job.
 
-        With ``sort=trouble``, those come first whose oldest job has waited longest. Queues of the server's own work are
-        left out unless ``internal`` is true.
+        With ``sort=trouble``, those come first whose next job has waited longest, of 100 tenants at most. Queues of the
+        server's own work are left out unless ``internal`` is true.
         """
 
     @Call("GET", "/admin/queues/{name}", "show_admin_queue", _OPERATORS, QueueDetailAnswer, needs=INSPECT, recent=True)

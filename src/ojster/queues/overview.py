@@ -34,7 +34,10 @@ LATENCY_MINUTES: Final = 60
 
 
 QueueOrder = Literal["name", "trouble"]
-"""Order of queues: by name; or those first whose oldest job has waited longest, then those whose jobs wait longest."""
+"""Order of queues: by name; or those first whose next job has waited longest, then those whose jobs wait longest.
+
+The next job is that of ``oldest_waiting``: it is not looked for among more than ``MAX_TENANTS`` tenants of a queue.
+"""
 
 MAX_AGED: Final = 1_000
 """Number of queues whose oldest job is looked for: those in which most jobs wait. The others have no age."""
@@ -82,7 +85,7 @@ class OverviewRequest(msgspec.Struct, frozen=True):
     order:
         Their order.
     is_aged:
-        Whether their oldest jobs are looked for, which takes a few queries for each queue in which jobs wait.
+        Whether their oldest jobs are looked for, which takes a query for each queue in which jobs wait.
     """
 
     internal: bool = False
