@@ -6,7 +6,9 @@ import { accepted, client, query, type Schemas } from "../api/client";
 import { useData } from "../api/use";
 import { Dialog, useDialogs } from "../ui/dialogs";
 import { many, tail } from "../ui/format";
+import { valueIn } from "../ui/json-text";
 import { Button, Shown } from "../ui/parts";
+import { useSending } from "../ui/sending";
 import { nameOf } from "./Workflows";
 
 type Info = Schemas["WorkflowInfo"];
@@ -45,9 +47,9 @@ const isEncoded = (args: unknown[] | undefined): boolean => (args?.[0] as { ojs_
 
 function parsed(text: string): unknown {
   try {
-    return JSON.parse(text);
+    return valueIn(text);
   } catch (error) {
-    throw new Error(`It is no JSON: ${(error as Error).message}`);
+    throw error instanceof SyntaxError ? new Error(`It is no JSON: ${error.message}`) : error;
   }
 }
 
@@ -67,27 +69,40 @@ function ForkForm(props: { workflow: Info; step: string | null; preview: Preview
   const [mode, setMode] = useState<Mode>("same");
   const [text, setText] = useState("");
   const [problem, setProblem] = useState("");
+  const { isSending, once, isOpen } = useSending();
   const what = step === null ? "the flow" : "the step";
+  const known = props.args && !isEncoded(props.args) ? JSON.stringify(props.args, null, 2) : "";
   const choose = (next: Mode): void => {
     setMode(next);
-    setText(next === "args" && props.args && !isEncoded(props.args) ? JSON.stringify(props.args, null, 2) : "");
+    setText(next === "args" ? known : "");
     setProblem("");
   };
-  const fork = async (event: Event): Promise<void> => {
-    event.preventDefault();
+  const fork = async (): Promise<void> => {
     try {
-      const body = { ...(step === null ? {} : { from_step: step }), ...inputOf(mode, text) } as unknown as Schemas["ForkBody"];
+      // Arguments that nobody has changed are not sent: the browser may have rounded their numbers.
+      const input = mode === "args" && known && text === known ? {} : inputOf(mode, text);
+      const body = { ...(step === null ? {} : { from_step: step }), ...input } as unknown as Schemas["ForkBody"];
       const made = await accepted(client.POST("/ojs/v1/workflows/{id}/fork", { params: { path: { id: workflow.id } }, body }));
-      props.close();
-      go(`/workflows/${made.workflow.id}`);
+      if (isOpen()) {
+        props.close();
+        go(`/workflows/${made.workflow.id}`);
+      }
       tell("The workflow runs again as a new one.");
     } catch (error) {
       setProblem((error as Error).message);
     }
   };
-  const again = preview.again_count - (mode === "result" ? 1 : 0);
+  // A step of a branch or a compensation is not among those that are counted.
+  const isCounted = step !== null && preview.again.includes(step);
+  const again = preview.again_count - (mode === "result" && isCounted ? 1 : 0);
   return (
-    <form style={{ padding: 0 }} onSubmit={(event) => void fork(event)}>
+    <form
+      style={{ padding: 0 }}
+      onSubmit={(event) => {
+        event.preventDefault();
+        void once(fork);
+      }}
+    >
       <p>
         {many(again, "step")} {workflow.kind === "flow" ? "were asked for since, and run again if its function asks for them" : "run again"}, with their effects.{" "}
         {many(preview.kept_count, "step")} keep their results. This workflow stays as it is.
@@ -136,7 +151,7 @@ function ForkForm(props: { workflow: Info; step: string | null; preview: Preview
       )}
       <div class="buttons">
         <Button onClick={props.close}>Close</Button>
-        <Button type="submit" kind="main">
+        <Button type="submit" kind="main" disabled={isSending}>
           Fork workflow
         </Button>
       </div>

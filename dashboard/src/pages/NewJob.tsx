@@ -4,8 +4,10 @@ import { useLocation } from "wouter-preact";
 import { accepted, client, query, type Schemas } from "../api/client";
 import { useData } from "../api/use";
 import { Dialog, useDialogs } from "../ui/dialogs";
+import { valueIn } from "../ui/json-text";
 import { Button, Shown } from "../ui/parts";
 import { type JsonSchema, SchemaForm } from "../ui/schema-form";
+import { useSending } from "../ui/sending";
 import type { Job } from "./Jobs";
 
 type ArrayOf = JsonSchema & { items?: JsonSchema | JsonSchema[]; prefixItems?: JsonSchema[]; minItems?: number };
@@ -93,19 +95,21 @@ function Arguments(props: { type: string; schema: ArrayOf | null; args: unknown[
   const [queue, setQueue] = useState(props.queue ?? "");
   const [text, setText] = useState(JSON.stringify(props.args, null, 2));
   const [problem, setProblem] = useState("");
+  const { isSending, once, isOpen } = useSending();
   const enqueue = async (args: unknown[]): Promise<void> => {
     // A copy is linked to the job that it repeats, which its relatives show.
     const copied = from ? { meta: metaFor(from, args), parent_id: from.id } : {};
     const options = { ...(queue ? { queue } : {}), ...(from ? { priority: from.priority } : {}) };
     const made = await accepted(client.POST("/ojs/v1/jobs", { body: { type, args, ...copied, options } as unknown as Schemas["EnqueueBody"] }));
-    close();
+    const isShown = isOpen();
+    if (isShown) close();
     if (!made.job) return tell("The job was dropped before it was enqueued.");
     if (from) {
       const note = { note: `It runs again with other arguments, as the job ${made.job.id}.` } as unknown as Schemas["NoteBody"];
       // Who may not add notes may run it again all the same.
       await accepted(client.POST("/ojs/v1/jobs/{id}/info", { params: { path: { id: from.id } }, body: note })).catch(() => undefined);
     }
-    go(`/jobs/${made.job.id}`);
+    if (isShown) go(`/jobs/${made.job.id}`);
     tell("The job was enqueued.");
   };
   const title = from ? `Run ${type} again` : `New ${type}`;
@@ -134,11 +138,10 @@ function Arguments(props: { type: string; schema: ArrayOf | null; args: unknown[
       </>
     );
   }
-  const submit = async (event: Event): Promise<void> => {
-    event.preventDefault();
+  const submit = async (): Promise<void> => {
     setProblem("");
     try {
-      const args: unknown = JSON.parse(text);
+      const args = valueIn(text);
       if (!Array.isArray(args)) throw new Error("The arguments are no JSON list. Write them between [ and ].");
       await enqueue(args as unknown[]);
     } catch (error) {
@@ -146,7 +149,12 @@ function Arguments(props: { type: string; schema: ArrayOf | null; args: unknown[
     }
   };
   return (
-    <form onSubmit={(event) => void submit(event)}>
+    <form
+      onSubmit={(event) => {
+        event.preventDefault();
+        void once(submit);
+      }}
+    >
       <h2>{title}</h2>
       {queueField}
       <label class="field">
@@ -166,7 +174,7 @@ function Arguments(props: { type: string; schema: ArrayOf | null; args: unknown[
       )}
       <div class="buttons">
         <Button onClick={close}>Leave</Button>
-        <Button type="submit" kind="main">
+        <Button type="submit" kind="main" disabled={isSending}>
           Enqueue it
         </Button>
       </div>

@@ -4,6 +4,7 @@ import { useMay } from "../api/session";
 import { useData } from "../api/use";
 import { type Dialogs, NewDialog, useDialogs } from "../ui/dialogs";
 import { exact, number, Time } from "../ui/format";
+import { unrounded, valueIn } from "../ui/json-text";
 import { Button, Card, Empty, Page, Shown, Table } from "../ui/parts";
 import { State } from "../ui/states";
 import { Runs, Strip } from "./ScheduleRuns";
@@ -58,7 +59,9 @@ function Crons({ crons, reload }: { crons: Cron[]; reload: () => void }) {
   const may = useMay();
   const dialogs = useDialogs();
   const { act } = dialogs;
-  const [edited, setEdited] = useState<Cron | null>(null);
+  const [chosen, setEdited] = useState<Cron | null>(null);
+  // As it is now: what somebody else does meanwhile, such as a pause, stays.
+  const edited = chosen && (crons.find((one) => one.name === chosen.name && one.tenant_id === chosen.tenant_id) ?? chosen);
   const [opened, setOpened] = useState<Cron | null>(null);
   const switchIt = async (cron: Cron): Promise<void> => {
     const set = (enabled: boolean): Promise<unknown> =>
@@ -164,8 +167,9 @@ const optionsOf = (cron: Cron | undefined): Record<string, unknown> => (cron?.op
 function templateOf(known: Cron | undefined, form: { type: string; args: string; queue: string }): Record<string, unknown> {
   let args: unknown;
   try {
-    args = JSON.parse(form.args);
-  } catch {
+    args = valueIn(form.args);
+  } catch (error) {
+    if (!(error instanceof SyntaxError)) throw error;
     args = null;
   }
   if (!Array.isArray(args)) throw new Error("The arguments are no JSON array, such as [1, \"two\"].");
@@ -176,9 +180,9 @@ function templateOf(known: Cron | undefined, form: { type: string; args: string;
 /** The request for the workflows of a schedule, as the form says. */
 function workflowOf(text: string): unknown {
   try {
-    return JSON.parse(text);
+    return valueIn(text);
   } catch (error) {
-    throw new Error(`The workflow is no JSON: ${(error as Error).message}`);
+    throw error instanceof SyntaxError ? new Error(`The workflow is no JSON: ${error.message}`) : error;
   }
 }
 
@@ -216,7 +220,7 @@ function CronForm({ known, close, saved }: { known?: Cron; close: () => void; sa
         ...(isWorkflow ? { workflow: workflowOf(form.workflow) } : { job_template: templateOf(known, form) }),
         on_conflict: known ? "replace" : "reject",
       };
-      const request = { body: body as unknown as Schemas["CronBody"], ...ofTenant(known?.tenant_id) };
+      const request = { body: unrounded(body) as unknown as Schemas["CronBody"], ...ofTenant(known?.tenant_id) };
       await accepted(client.POST("/ojs/v1/crons", request));
       return `The schedule ${form.name} was ${known ? "changed" : "made"}.`;
     });

@@ -1,7 +1,9 @@
 /** A form for a JSON Schema: its simple members as fields, and anything else as JSON. What is wrong is said at its field. */
 import { useId, useState } from "preact/hooks";
 import { ApiError } from "../api/client";
+import { unrounded, valueIn } from "./json-text";
 import { Button } from "./parts";
+import { useSending } from "./sending";
 
 export interface JsonSchema {
   type?: string | string[];
@@ -71,12 +73,12 @@ export function SchemaForm(props: {
   const [text, setText] = useState(schema.default === undefined ? "" : JSON.stringify(schema.default));
   const [problem, setProblem] = useState("");
   const [wrong, setWrong] = useState<Record<string, string>>({});
-  const submit = async (event: Event): Promise<void> => {
-    event.preventDefault();
+  const { isSending, once } = useSending();
+  const submit = async (): Promise<void> => {
     setProblem("");
     setWrong({});
     try {
-      await props.send(isObject ? values : parsed(text, schema));
+      await props.send(isObject ? unrounded(values) : parsed(text, schema));
     } catch (error) {
       const [fields, rest] = problemsOf(error, members.map(([name]) => name));
       setWrong(fields);
@@ -84,7 +86,12 @@ export function SchemaForm(props: {
     }
   };
   return (
-    <form onSubmit={(event) => void submit(event)}>
+    <form
+      onSubmit={(event) => {
+        event.preventDefault();
+        void once(submit);
+      }}
+    >
       <h2>{schema.title ?? "Answer"}</h2>
       {schema.description && <p>{schema.description}</p>}
       {isObject ? (
@@ -117,7 +124,7 @@ export function SchemaForm(props: {
       )}
       <div class="buttons">
         <Button onClick={props.close}>Leave</Button>
-        <Button type="submit" kind="main">
+        <Button type="submit" kind="main" disabled={isSending}>
           {props.action}
         </Button>
       </div>
@@ -128,9 +135,9 @@ export function SchemaForm(props: {
 function parsed(text: string, schema: JsonSchema): unknown {
   if (schema.type === "string") return text;
   try {
-    return JSON.parse(text || "null");
-  } catch {
-    throw new Error(`${text} is no JSON.`);
+    return valueIn(text || "null");
+  } catch (error) {
+    throw error instanceof SyntaxError ? new Error(`${text} is no JSON.`) : error;
   }
 }
 
@@ -265,11 +272,12 @@ function Field(props: FieldProps) {
         value={value === undefined ? "" : JSON.stringify(value)}
         onChange={(event) => {
           try {
-            set(event.currentTarget.value ? JSON.parse(event.currentTarget.value) : undefined);
+            set(event.currentTarget.value ? valueIn(event.currentTarget.value) : undefined);
             event.currentTarget.setCustomValidity("");
-          } catch {
-            event.currentTarget.setCustomValidity("This is no JSON.");
-            props.mark("This is no JSON.");
+          } catch (error) {
+            const message = error instanceof SyntaxError ? "This is no JSON." : (error as Error).message;
+            event.currentTarget.setCustomValidity(message);
+            props.mark(message);
           }
         }}
         {...checked}
