@@ -3,6 +3,7 @@ import { createContext, type ComponentChildren } from "preact";
 import { useContext, useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { number } from "./format";
 import { Bar, Button } from "./parts";
+import { useSending } from "./sending";
 
 export interface Question {
   title: string;
@@ -117,12 +118,13 @@ export function DialogHost({ children }: { children: ComponentChildren }) {
   const isRunning = running.length > 0;
   const shelf = useRef<HTMLDivElement>(null);
   useEffect(() => {
-    // Above dialogs, too, which are shown over everything else.
-    if (!toasts.length && !isRunning) shelf.current?.hidePopover();
-    else {
-      shelf.current?.hidePopover();
-      shelf.current?.showPopover();
-    }
+    const shown = shelf.current;
+    if (!shown) return;
+    const isEmpty = !toasts.length && !isRunning;
+    // Above dialogs, too, which are shown over everything else. Else it stays: to hide it would take the focus from its buttons.
+    const isBelow = !shown.matches(":popover-open") || document.querySelector("dialog[open]") !== null;
+    if (isEmpty || isBelow) shown.hidePopover();
+    if (!isEmpty && isBelow) shown.showPopover();
   }, [toasts, isRunning]);
   const undo = async (toast: Toast): Promise<void> => {
     setToasts((known) => known.filter((one) => one !== toast));
@@ -135,7 +137,7 @@ export function DialogHost({ children }: { children: ComponentChildren }) {
     <Context.Provider value={dialogs}>
       {children}
       {asked && <Asked {...asked} />}
-      <div class="toasts" role="status" aria-live="polite" popover="manual" ref={shelf}>
+      <div class="toasts" popover="manual" ref={shelf}>
         {running.map((one) => (
           <div class="toast" key={one.key}>
             <span>
@@ -147,16 +149,19 @@ export function DialogHost({ children }: { children: ComponentChildren }) {
             </Button>
           </div>
         ))}
-        {toasts.map((toast) => (
-          <div class="toast" key={toast.key}>
-            <span>{toast.text}</span>
-            {toast.undo && (
-              <Button isSmall onClick={() => void undo(toast)}>
-                Undo
-              </Button>
-            )}
-          </div>
-        ))}
+        {/* Progress stands outside: each of its steps would be read aloud. */}
+        <div class="told" role="status" aria-live="polite">
+          {toasts.map((toast) => (
+            <div class="toast" key={toast.key}>
+              <span>{toast.text}</span>
+              {toast.undo && (
+                <Button isSmall onClick={() => void undo(toast)}>
+                  Undo
+                </Button>
+              )}
+            </div>
+          ))}
+        </div>
       </div>
     </Context.Provider>
   );
@@ -184,9 +189,10 @@ export function NewDialog(props: {
   save: () => Promise<unknown>;
   children: ComponentChildren;
 }) {
+  const { isSending, once } = useSending();
   const submit = (event: Event): void => {
     event.preventDefault();
-    void props.save();
+    void once(props.save);
   };
   return (
     <Dialog label={props.label} close={props.close}>
@@ -195,7 +201,7 @@ export function NewDialog(props: {
         {props.children}
         <div class="buttons">
           <Button onClick={props.close}>Leave</Button>
-          <Button type="submit" kind="main">
+          <Button type="submit" kind="main" disabled={isSending}>
             {props.action ?? "Make it"}
           </Button>
         </div>
