@@ -11,7 +11,7 @@ from ojster.jobs import sweeps
 from tests.browser import needs_browser
 from tests.conftest import Bench
 from tests.dashboard import data
-from tests.dashboard.conftest import BUILT
+from tests.dashboard.conftest import BUILT, Watched
 from tests.dashboard.test_pages import faults, live, open_page
 
 if TYPE_CHECKING:
@@ -90,3 +90,48 @@ async def test_picked_workflows_are_changed_as_many_as_the_button_says(bench: Be
     await page.get_by_role("dialog").get_by_role("button", name="Retry 1 workflow").click()
     await page.get_by_text("1 workflow retried.").wait_for()
     assert (await bench.service.workflows.show(ids[-1])).state == "running"
+
+
+async def test_picked_workflows_stay_picked_if_the_server_refuses_the_caller_and_show_their_present_state(
+    bench: Bench, server: str, page: Page, watched: Watched
+) -> None:
+    steps = [{"type": "do", "args": []}]
+    ids = [await data.create(bench, {"type": "chain", "name": "Import", "steps": steps}) for _ in range(7)]
+    calls = 0
+
+    async def refuse(route: Route) -> None:
+        nonlocal calls
+        calls += 1
+        await route.fulfill(status=403, json={"error": {"code": "forbidden", "message": "Not you."}})
+
+    watched.expected = ("Failed to load resource",)
+    await page.route("**/workflows/*/cancel", refuse)
+    await open_page(page, server, "workflows")
+    await page.get_by_role("button", name="Pick these 7").click()
+    await page.get_by_role("button", name="Cancel 7 workflows").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Cancel 7 workflows").click()
+    await page.get_by_text("0 workflows cancelled. 5 could not be: Not you. Stopped: the others stay").wait_for()
+    assert calls == 5, "those after a refusal of the caller are not tried"
+    await page.get_by_text("7 workflows picked").wait_for()
+    await bench.service.workflows.cancel(ids[0])
+    await page.get_by_role("button", name="Cancel 6 workflows").wait_for()
+    await page.get_by_role("button", name="Retry 1 workflow").wait_for()
+    await page.get_by_role("button", name="Completed").click()
+    await page.get_by_text("7 workflows picked").wait_for(state="detached")
+    await page.go_back()
+    await page.get_by_role("button", name="Pick these 7").wait_for()
+    assert not await page.get_by_text("picked").count()
+
+
+async def test_an_error_whose_name_has_a_comma_selects_its_own_jobs_alone(
+    bench: Bench, server: str, page: Page
+) -> None:
+    for error in ("Net", "Net,Disk"):
+        await bench.push("load", retry={"max_attempts": 1})
+        await bench.fail(await bench.fetch_one(), error, message="broken")
+    await open_page(page, server, "errors")
+    row = page.get_by_role("table", name="Errors").get_by_role("row").filter(has_text="Net,Disk")
+    await row.get_by_role("button", name="Retry 1 job").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Retry 1 job").click()
+    await page.get_by_text("1 job retried.").wait_for()
+    assert await live(bench, "default") == {"available": 1, "discarded": 1}

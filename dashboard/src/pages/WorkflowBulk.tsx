@@ -1,5 +1,5 @@
 /** Actions on several workflows, one by one, with progress and a way to stop. */
-import { accepted, client, query, type Schemas } from "../api/client";
+import { accepted, ApiError, client, query, type Schemas } from "../api/client";
 import { useMay } from "../api/session";
 import { useDialogs } from "../ui/dialogs";
 import { many, number } from "../ui/format";
@@ -42,18 +42,28 @@ const PAGE = 200;
 /** Maximum number of workflows that are picked at once. */
 export const MOST_PICKED = 10_000;
 
-/** All workflows that match, the newest first, up to a limit. */
-export async function readMatching(filter: Record<string, string | null>): Promise<Info[]> {
+/** All workflows that match, the newest first, up to a limit; `null` if they are not wanted any more. */
+export async function readMatching(filter: Record<string, string | null>, isWanted: () => boolean): Promise<Info[] | null> {
   const found: Info[] = [];
   let cursor: string | null | undefined = null;
   do {
     const asked: Record<string, string> = query({ ...filter, cursor, limit: PAGE });
     const page: Schemas["WorkflowsAnswer"] = await accepted(client.GET("/ojs/v1/workflows", { params: { query: asked } }));
+    if (!isWanted()) return null;
     found.push(...page.workflows);
     cursor = page.pagination.next_cursor;
   } while (cursor && found.length < MOST_PICKED);
   return found.slice(0, MOST_PICKED);
 }
+
+/** Picked workflows with the states that a list shows now. */
+export function refreshed(picked: ReadonlyMap<string, Info>, listed: Info[]): ReadonlyMap<string, Info> {
+  const news = listed.filter((one) => picked.has(one.id));
+  return news.length ? new Map([...picked, ...news.map((one): [string, Info] => [one.id, one])]) : picked;
+}
+
+/** Whether the next call would end like this one: there is no server, or it does not let the caller do this. */
+const isFinal = (error: unknown): boolean => error instanceof ApiError && [0, 401, 403].includes(error.status);
 
 function call(action: Act, id: string): Promise<unknown> {
   const path = { params: { path: { id } } };
@@ -63,44 +73,54 @@ function call(action: Act, id: string): Promise<unknown> {
 }
 
 /** What can be done with the picked workflows: each button says with how many. */
-export function PickedWorkflows(props: { picked: Info[]; total: number; pickAll: () => void; clear: () => void; done: () => void }) {
-  const { picked } = props;
+export function PickedWorkflows(props: {
+  picked: Info[];
+  total: number;
+  pickAll: () => void;
+  unpick: (ids: ReadonlySet<string>) => void;
+  clear: () => void;
+  done: () => void;
+}) {
+  const { picked, total } = props;
   const may = useMay();
   const { act, inParts } = useDialogs();
   const apply = async (action: Act, chosen: Info[]): Promise<void> => {
     const { verb, done, text } = WORDS[action];
     const title = `${verb} ${many(chosen.length, "workflow")}`;
+    /** Those that the action has not changed: they stay picked. */
+    const left = new Set(chosen.map((one) => one.id));
     const work = async (): Promise<string> => {
-      let changed = 0;
       let place = 0;
-      const refusals: string[] = [];
+      const refusals: Error[] = [];
       const isStopped = await inParts({
         title,
         total: chosen.length,
         part: async () => {
           const part = chosen.slice(place, place + AT_ONCE);
           place += AT_ONCE;
-          for (const outcome of await Promise.allSettled(part.map((one) => call(action, one.id)))) {
-            if (outcome.status === "fulfilled") changed += 1;
-            else refusals.push((outcome.reason as Error).message);
+          const calls = part.map((one) => call(action, one.id).then(() => left.delete(one.id)));
+          for (const outcome of await Promise.allSettled(calls)) {
+            if (outcome.status === "rejected") refusals.push(outcome.reason as Error);
           }
-          return { size: part.length, isLast: place >= chosen.length };
+          return { size: part.length, isLast: place >= chosen.length || refusals.some(isFinal) };
         },
       });
-      const refused = refusals.length ? ` ${number(refusals.length)} could not be: ${refusals[0] ?? ""}` : "";
-      return `${many(changed, "workflow")} ${done}.${refused}${isStopped ? " Stopped: the others stay as they are." : ""}`;
+      const refusal = refusals.find(isFinal) ?? refusals[0];
+      const refused = refusal ? ` ${number(refusals.length)} could not be: ${refusal.message}` : "";
+      const isCut = isStopped || refusals.some(isFinal);
+      return `${many(chosen.length - left.size, "workflow")} ${done}.${refused}${isCut ? " Stopped: the others stay as they are." : ""}`;
     };
     if (await act(work, { title: `${title}?`, text, action: title, isDangerous: action === "cancel" })) {
-      props.clear();
+      props.unpick(new Set(picked.map((one) => one.id).filter((id) => !left.has(id))));
       props.done();
     }
   };
   return (
     <div class="more" role="group" aria-label="What to do with the picked workflows">
       <b>{many(picked.length, "workflow")} picked</b>
-      {props.total > picked.length && (
+      {Math.min(total, MOST_PICKED) > picked.length && (
         <Button isSmall onClick={props.pickAll}>
-          Pick all {number(Math.min(props.total, MOST_PICKED))} that match
+          {total > MOST_PICKED ? `Pick the newest ${number(MOST_PICKED)} that match` : `Pick all ${number(total)} that match`}
         </Button>
       )}
       {may("cancel") &&

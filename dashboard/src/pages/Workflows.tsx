@@ -1,4 +1,4 @@
-import { useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { Link, useLocation, useSearch } from "wouter-preact";
 import { accepted, client, query, type Schemas } from "../api/client";
 import { useMay } from "../api/session";
@@ -8,8 +8,9 @@ import { ExportButtons } from "../ui/export";
 import { between, compact, many, Time } from "../ui/format";
 import { Bar, Button, Card, Chip, Empty, Page, Segments, Shown, Table, Turn, usePagesInAddress } from "../ui/parts";
 import { type JsonSchema, SchemaForm } from "../ui/schema-form";
+import { useSending } from "../ui/sending";
 import { State } from "../ui/states";
-import { PickedWorkflows, readMatching } from "./WorkflowBulk";
+import { PickedWorkflows, readMatching, refreshed } from "./WorkflowBulk";
 
 type Info = Schemas["WorkflowInfo"];
 
@@ -45,6 +46,15 @@ export function WorkflowsPage() {
   const [isStarting, setStarting] = useState(false);
   const [picked, setPicked] = useState<ReadonlyMap<string, Info>>(new Map());
   const { act } = useDialogs();
+  const filter = JSON.stringify(chosen);
+  const shownFilter = useRef(filter);
+  shownFilter.current = filter;
+  // Another filter, also one that the browser's history brings back, has nothing picked.
+  useEffect(() => setPicked(new Map()), [filter]);
+  const pickAll = async (): Promise<void> => {
+    const found = await readMatching(chosen, () => shownFilter.current === filter);
+    if (found) setPicked(new Map(found.map((one) => [one.id, one])));
+  };
   const pick = (one: Info): void => {
     const next = new Map(picked);
     if (!next.delete(one.id)) next.set(one.id, one);
@@ -53,14 +63,15 @@ export function WorkflowsPage() {
   const may = useMay();
   const { cursor } = pages;
   const choose = (change: Partial<typeof chosen>): void => {
-    setPicked(new Map());
     go(`/workflows?${new URLSearchParams(query({ ...chosen, ...change }))}`);
   };
   const workflows = useData(
-    `workflows ${JSON.stringify(chosen)} ${cursor ?? ""}`,
+    `workflows ${filter} ${cursor ?? ""}`,
     () => accepted(client.GET("/ojs/v1/workflows", { params: { query: query({ ...chosen, cursor, limit: 50 }) } })),
     { kinds: ["workflow", "job"] },
   );
+  const listed = workflows.data?.workflows;
+  useEffect(() => setPicked((known) => refreshed(known, listed ?? [])), [listed]);
   return (
     <Page
       title="Workflows"
@@ -98,7 +109,8 @@ export function WorkflowsPage() {
                 <PickedWorkflows
                   picked={[...picked.values()]}
                   total={data.pagination.total}
-                  pickAll={() => void act(async () => setPicked(new Map((await readMatching(chosen)).map((one) => [one.id, one]))))}
+                  pickAll={() => void act(pickAll)}
+                  unpick={(ids) => setPicked((known) => new Map([...known].filter(([id]) => !ids.has(id))))}
                   clear={() => setPicked(new Map())}
                   done={workflows.reload}
                 />
@@ -203,12 +215,15 @@ function Start({ close }: { close: () => void }) {
   const [name, setName] = useState("");
   const [, go] = useLocation();
   const { tell } = useDialogs();
+  const { isOpen } = useSending();
   const chosen = definitions.data?.definitions.find((one) => one.name === name);
   const start = async (params: unknown): Promise<void> => {
     const body = { definition: name, params } as unknown as Schemas["WorkflowBody"];
     const made = await accepted(client.POST("/ojs/v1/workflows", { body }));
-    close();
-    go(`/workflows/${made.workflow.id}`);
+    if (isOpen()) {
+      close();
+      go(`/workflows/${made.workflow.id}`);
+    }
     tell("The workflow was started.");
   };
   const schema = (chosen?.params_schema ?? { title: "Parameters", type: "object" }) as JsonSchema;
