@@ -74,10 +74,32 @@ async def test_jobs_are_found_by_what_people_know_of_them(bench: Bench, server: 
     await page.get_by_text("2 jobs match").wait_for()
     assert asked(page) == {"type": "pay.a,pay.c", "sort": "priority"}
     await page.get_by_role("button", name="Pick these 2").click()
-    await page.get_by_role("button", name="Cancel", exact=True).click()
-    await page.get_by_role("button", name="Cancel 2", exact=True).click()
+    await page.get_by_role("button", name="Cancel 2 jobs").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Cancel 2 jobs").click()
     await page.get_by_text("2 jobs cancelled.").wait_for()
     assert await faults(page) == []
+
+
+async def test_a_type_that_could_be_a_part_of_an_id_is_found_as_a_type(bench: Bench, server: str, page: Page) -> None:
+    for type in ("facade", "facade", "other"):
+        await bench.push(type)
+    await open_page(page, server, "jobs?internal=true")
+    await page.get_by_role("button", name="Pick these 3").click()
+    await page.get_by_role("checkbox", name="Pick the job").first.uncheck()
+    await page.get_by_text("2 jobs picked").wait_for()
+    assert not await page.get_by_role("button", name="Pick all").count(), "deliveries alone are no condition"
+    await page.evaluate("localStorage.setItem('ojster-views', '{}')")
+    await page.reload()
+    await page.get_by_role("region", name="Type").get_by_role("button", name="facade").wait_for()
+    await page.get_by_placeholder("Type or job id").fill("facade")
+    await page.keyboard.press("Enter")
+    await page.get_by_text("2 jobs match").wait_for()
+    assert asked(page) == {"internal": "true", "type": "facade"}
+    await page.keyboard.press("Control+k")
+    await page.get_by_role("combobox", name="Find a page").fill("facade")
+    found = page.get_by_role("listbox", name="Found").get_by_role("option")
+    await found.filter(has_text="type").wait_for()
+    assert await found.all_inner_texts() == ["facade\ntype"]
 
 
 async def test_the_end_of_an_id_is_found_in_the_list_and_in_the_palette(bench: Bench, server: str, page: Page) -> None:

@@ -234,7 +234,8 @@ function JobList(props: {
   const dialogs = useDialogs();
   const { act } = dialogs;
   const here = jobs.filter((job) => picked.has(job.id));
-  const isNarrow = Object.keys(asked(props.chosen)).length > 0;
+  // Deliveries are more jobs, not fewer: alone, they are no condition for the server either.
+  const isNarrow = Object.keys(asked(props.chosen)).some((name) => name !== "internal");
   // Of those that match, an action may concern fewer: the question has their number.
   const labelOf = (action: Act): string => (isAll ? `${verbOf(action)} matching jobs` : named(action, here.length));
   // Whoever picks jobs of the page, or none, means no more all that match.

@@ -3,6 +3,7 @@ import { useState } from "preact/hooks";
 import { Link, useLocation } from "wouter-preact";
 import { query, type Schemas } from "../api/client";
 import { useIsGlobal } from "../api/session";
+import { useDialogs } from "../ui/dialogs";
 import { timestamp } from "../ui/format";
 import { Button, Chip } from "../ui/parts";
 
@@ -107,11 +108,12 @@ export function FilterBar(props: { chosen: Chosen; choose: (change: Chosen) => v
     const entered = text.trim();
     if (!entered) return;
     setText("");
+    const isKnown = props.types.some((one) => one.value === entered); // `facade` could be a part of an id, too
     if (way === "type" && /^[0-9a-f]{8}-[0-9a-f-]{27}$/i.test(entered)) go(`/jobs/${entered}`);
-    else if (way === "type" && ID.test(entered)) choose({ id: entered });
+    else if (way === "type" && !isKnown && ID.test(entered)) choose({ id: entered });
     else if (way === "error_text") choose({ error_text: entered });
     else {
-      const isBegun = way === "type" && !props.types.some((one) => one.value === entered) && !entered.endsWith("*");
+      const isBegun = way === "type" && !isKnown && !entered.endsWith("*");
       choose({ [way]: joined([...new Set([...valuesOf(chosen[way]), isBegun ? `${entered}*` : entered])]) });
     }
   };
@@ -193,9 +195,12 @@ interface View {
 /** Views are kept by the browser, for whoever uses it. */
 const VIEWS = "ojster-views";
 
+const isView = (one: Partial<View> | null): boolean => typeof one?.name === "string" && typeof one.search === "string";
+
 function savedViews(): View[] {
   try {
-    return JSON.parse(localStorage.getItem(VIEWS) ?? "[]") as View[];
+    const saved: unknown = JSON.parse(localStorage.getItem(VIEWS) ?? "[]");
+    return Array.isArray(saved) ? (saved as View[]).filter(isView) : [];
   } catch {
     return [];
   }
@@ -204,15 +209,23 @@ function savedViews(): View[] {
 export function Views({ chosen }: { chosen: Chosen }) {
   const [views, setViews] = useState(savedViews);
   const [name, setName] = useState("");
-  const keep = (next: View[]): void => {
-    localStorage.setItem(VIEWS, JSON.stringify(next));
-    setViews(next);
+  const { tell } = useDialogs();
+  /** Puts another view, or none, in place of the one of this name; other windows may have saved some meanwhile. */
+  const keep = (replaced: string, ...view: View[]): void => {
+    const others = savedViews().filter((one) => one.name !== replaced);
+    const next = [...others, ...view].sort((one, other) => one.name.localeCompare(other.name));
+    try {
+      localStorage.setItem(VIEWS, JSON.stringify(next));
+      setViews(next);
+    } catch (error) {
+      tell(`The browser does not keep views: ${(error as Error).message}`);
+    }
   };
   const save = (): void => {
     const given = name.trim();
     if (!given) return;
     const view = { name: given, search: new URLSearchParams(query(chosen)).toString() };
-    keep([...views.filter((one) => one.name !== given), view].sort((one, other) => one.name.localeCompare(other.name)));
+    keep(given, view);
     setName("");
   };
   return (
@@ -227,7 +240,7 @@ export function Views({ chosen }: { chosen: Chosen }) {
               kind="plain"
               icon="cross"
               aria-label={`Forget the view ${view.name}`}
-              onClick={() => keep(views.filter((one) => one !== view))}
+              onClick={() => keep(view.name)}
             />
           </li>
         ))}

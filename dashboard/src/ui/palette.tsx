@@ -57,7 +57,8 @@ export function Palette(props: { pages: { path: string; label: string; icon: Ico
     accepted(client.GET("/ojs/v1/workflows", { params: { query: { limit: "50" } } })),
   );
   const wanted = text.trim().toLowerCase();
-  const part = PART_OF_ID.exec(wanted)?.[1];
+  const isType = facets.data?.facets.type?.some((type) => type.value === wanted) ?? false; // `facade` could be a part of an id, too
+  const part = isType ? undefined : PART_OF_ID.exec(wanted)?.[1];
   const jobs = useData(part ? `palette-id ${part}` : null, () =>
     accepted(client.GET("/ojs/v1/jobs", { params: { query: { id: part ?? "", internal: "true", limit: "5" } } })),
   );
