@@ -113,6 +113,9 @@ export function secondsOf(text: string): number | null {
   return parts ? ISO_SECONDS.reduce((sum, seconds, place) => sum + seconds * Number(parts[place] ?? 0), 0) : null;
 }
 
+/** Seconds as the API takes a duration, to the microsecond: `PT0.5S`. */
+export const durationOf = (seconds: number): string => `PT${seconds.toFixed(6).replace(/\.?0+$/, "")}S`;
+
 /** A duration as the API writes it, as people do; anything else stays as it is. */
 export function period(text: string): string {
   const seconds = secondsOf(text);

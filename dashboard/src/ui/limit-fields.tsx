@@ -1,6 +1,6 @@
 /** Fields for limits: numbers, rates and spans of time, each of which may be left empty for "no limit". */
 import type { ComponentChildren } from "preact";
-import { period, secondsOf } from "./format";
+import { durationOf, period, secondsOf } from "./format";
 
 const UNITS = [
   ["1", "seconds"],
@@ -49,7 +49,7 @@ export function spanIn(span: Span, what: string): string | null {
   if (typed === "") return null;
   if (!/^\d+([.,]\d+)?$/.test(typed)) throw new Error(`${what}: ${typed} is no number.`);
   const seconds = Number(typed.replace(",", ".")) * Number(span.unit);
-  return `PT${seconds.toFixed(6).replace(/\.?0+$/, "")}S`;
+  return durationOf(seconds);
 }
 
 export function rateIn(rate: RateDraft, what: string): RateBody | null {
