@@ -1,4 +1,4 @@
-"""The thread of a test, which runs plain functions while it waits for the jobs that it drains or enqueues."""
+"""The thread of a caller, which runs plain functions while it waits for the jobs that it drains or enqueues."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CallingThread(Executor):
                 self._calls.append(call)
                 self._changed.notify_all()
                 return future
-        # What a job needed is closed after its timeout, when the test may be over.
+        # What a job needed is closed after its timeout, when the call may be over.
         threading.Thread(target=call, name="ojster-job", daemon=True).start()
         return future
 
@@ -91,7 +91,7 @@ def _outcome_of_pytest() -> type[BaseException]:
 class CallersLoop(EventLoopThread):
     """An event-loop thread that lets the thread of each caller run the plain functions of its jobs.
 
-    So they use the connections, transactions and thread-local values of the test, and a debugger stops in them.
+    So they use the connections, transactions and thread-local values of the caller, and a debugger stops in them.
     """
 
     def __init__(self) -> None:
