@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,12 @@ import pytest
 from click.testing import CliRunner
 
 from ojster import App, Depends, Flow, InvalidRequest, JobFailed, Retry, chain, current_job, gate, wait
-from ojster.api.eager import _Turns
+from ojster.api.eager import _FOLLOWED, _REPORTS, _Turns
 from ojster.cli.main import cli
+from ojster.core.calls import Calls, calls_of
+from ojster.jobs.bulk import Action
+from ojster.jobs.filter_walk import JobFilter
+from ojster.service import Service
 from ojster.testing import JobTester
 from tests.waiting import PATIENCE
 
@@ -205,3 +210,129 @@ def test_cron_jobs_do_not_run() -> None:
         double.enqueue(1)
         names = [cron.name for cron in asyncio.run(app.service().schedules.all())]
     assert (names, {name for name, _ in done}) == ([], {"double"})
+
+
+MAKE_NOTHING_AVAILABLE = {
+    "agents": {"account"},
+    "audit": {"record"},
+    "bulk": {"answer_once"},  # of calls that are followed themselves
+    "collections": {"add", "change", "create", "delete", "items", "remove"},
+    "definitions": {"all", "create", "delete", "find", "update"},
+    "events": {"delete_channel", "last", "newest", "put_channel", "read_on", "select"},
+    "files": {"create", "delete", "keep", "prune", "read", "write"},
+    "fleet": {"beat", "direct", "find", "give_time_to_report", "jobs_of"},
+    "job_types": {"delete", "put"},
+    "jobs": {
+        *(
+            "add_to_log",
+            "adjust_priority",
+            "clear_checkpoint",
+            "count",
+            "delete_dead",
+            "find",
+            "history",
+            "preparation",
+        ),
+        *("prepare", "purge_history", "report", "results", "save_checkpoint", "select", "wait_for"),
+        *("fetch", "acknowledge_and_fetch"),  # a worker makes them, which goes on by itself
+    },
+    "maintenance": {"go_on", "prune", "retain_by_walks", "stop"},
+    "notes": {"add_to_job", "add_to_workflow"},
+    "queues": {"create", "pause", "preview"},
+    "rate_limits": {"page"},
+    "schedules": {"page", "register", "switch", "unregister"},  # cron jobs do not run
+    "schemas": {"delete", "delete_by_uri", "register", "versions"},
+    "tokens": {"begin_session", "create", "revoke", "rotate"},
+    "webhooks": {"change", "delete", "retry", "rotate", "stored", "subscribe"},  # servers deliver
+    "workflow_bulk": {"delete", "hold"},
+    "workflows": {"change_properties", "check", "count", "hold", "prepare", "select", "show"},
+    "flows": {"admit", "append", "records", "turn", "update"},  # ``update`` is followed in another way
+}
+
+
+def test_each_call_that_can_make_jobs_available_is_followed() -> None:
+    for name, part in vars(Service).items():
+        if not hasattr(part, "func"):
+            continue
+        kind = inspect.get_annotations(part.func, eval_str=True)["return"]
+        declaring = [base for base in kind.__mro__ if issubclass(base, Calls)]
+        reading = {call.name for base in declaring for call in calls_of(base) if call.call.method == "GET"}
+        methods = {method for method, _ in inspect.getmembers(kind, inspect.iscoroutinefunction) if method[0] != "_"}
+        followed = {*_FOLLOWED.get(name, ()), *_REPORTS.get(name, ())}
+        assert followed <= methods
+        assert methods - reading - {"make"} - followed == MAKE_NOTHING_AVAILABLE.get(name, set()), name
+
+
+def test_jobs_run_that_operators_make_available() -> None:
+    local = App(eager=True)
+    fails = True
+
+    @local.job(retry=1)
+    def once(number: int) -> int:
+        if fails:
+            raise ValueError("no")
+        return number
+
+    async def main() -> list[str]:
+        nonlocal fails
+        service = local.service()
+        failed = await once.aenqueue(1)
+        fails = False
+        await service.queues.pause("default")
+        held = await once.aenqueue(2)
+        states = [(await held.arefresh()).state]
+        await service.queues.resume("default")
+        await service.bulk.sweep_part(Action.RETRY, JobFilter(states=("discarded",)), None)
+        return [*states, (await held.arefresh()).state, (await failed.arefresh()).state]
+
+    assert asyncio.run(main()) == ["available", "completed", "completed"]
+    local.close()
+
+
+def test_a_task_that_a_handler_has_started_may_enqueue_when_the_run_is_over() -> None:
+    local = App(eager=True)
+    tasks: list[asyncio.Task[str]] = []
+
+    async def later(begins: asyncio.Event) -> str:
+        await begins.wait()
+        return (await (await child.aenqueue(3)).arefresh()).state
+
+    @local.job
+    async def child(number: int) -> int:
+        return number
+
+    async def main() -> str:
+        begins = asyncio.Event()
+
+        @local.job
+        async def parent() -> None:
+            tasks.append(asyncio.create_task(later(begins)))
+
+        await parent.aenqueue()
+        begins.set()
+        return await asyncio.wait_for(tasks[0], PATIENCE)
+
+    assert asyncio.run(main()) == "completed"
+    local.close()
+
+
+def test_a_jump_of_the_clock_keeps_results() -> None:
+    with app.eager():
+        kept = double.enqueue(1)
+        double.using(delay=100 * 86_400).enqueue(2)
+        asyncio.run(app.service().maintenance.prune())
+        assert kept.result(timeout=PATIENCE) == 2
+
+
+def test_blocks_that_overlap_share_the_mode_until_the_last_one_ends() -> None:
+    first, second = app.eager(), app.eager()
+    with second:
+        with first, app.eager():
+            early = double.enqueue(1)
+        assert (double.enqueue(2).result(timeout=PATIENCE), early.refresh().state) == (4, "completed")
+    first.__enter__()
+    second.__enter__()
+    first.__exit__()
+    assert double.enqueue(3).result(timeout=PATIENCE) == 6
+    second.__exit__()
+    assert (app.url, app._service, app.is_eager) == ("postgresql://nobody@nowhere.test/jobs", None, False)

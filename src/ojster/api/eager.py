@@ -18,9 +18,12 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import Any, Final, ParamSpec, Self, TypeVar
 
+import msgspec
+
 from ojster.api.in_memory import InMemory, Keeper
 from ojster.client.event_loop_thread import EventLoopThread
 from ojster.core.errors import InvalidRequest
+from ojster.core.public_settings import Retention, Settings
 from ojster.core.states import FINISHED, JobState
 from ojster.service import Service
 from ojster.storage.open import MEMORY
@@ -35,12 +38,21 @@ EAGER_VARIABLE: Final = "OJSTER_EAGER"
 MAX_JUMPS: Final = 1_000
 """Jumps of the clock after which a call waits in real time: a flow may sleep for ever."""
 
+MAX_ROUNDS: Final = 10
+"""Times that a run looks again for jobs that tasks beside it have enqueued: the start of a worker may enqueue some."""
+
 _MOVES: Final = (JobState.SCHEDULED, JobState.RETRYABLE)
 """States of jobs that do not wait for their time."""
 
 _FOLLOWED: Final[Mapping[str, tuple[str, ...]]] = {
     "jobs": ("enqueue", "push", "cancel", "adjust", "retry", "retry_dead"),
-    "bulk": ("perform", "push_once", "sweep"),
+    "bulk": ("perform", "push_once", "sweep", "sweep_part"),
+    "queues": ("resume", "configure", "limit", "delete"),
+    "rate_limits": ("override", "restore"),
+    "pools": ("put", "replace", "delete"),
+    "tenants": ("put", "replace", "limit", "delete"),
+    "fleet": ("deregister", "change_rule", "forget_rule"),
+    "maintenance": ("switch_mode",),
     "workflows": (
         "create",
         "create_many",
@@ -60,7 +72,21 @@ _FOLLOWED: Final[Mapping[str, tuple[str, ...]]] = {
     "flows": ("send", "broadcast"),
     "schedules": ("trigger", "backfill"),
 }
-"""The calls that can make jobs available, by capability."""
+"""The calls that can make jobs available, by capability; ``update`` of flows, too."""
+
+_REPORTS: Final[Mapping[str, tuple[str, ...]]] = {"jobs": ("acknowledge", "fail", "release"), "fleet": ("leave",)}
+"""Further such calls, which the worker of a run makes all the time, and then looks for jobs itself."""
+
+_KEEPS_ALL: Final = Retention(
+    completed=None,
+    cancelled=None,
+    discarded=None,
+    dead_letter=None,
+    most_dead_letters=None,
+    audit=None,
+    logs=None,
+)
+"""A jump of the clock must not delete results that callers still hold."""
 
 
 def eager_in_environment() -> bool:
@@ -114,6 +140,48 @@ class _Turns:
             self._is_taken = False
 
 
+class _Run:
+    """A run of the jobs that a call has made available.
+
+    Tasks that a handler starts inherit it. They may live on when it is over, and then nobody runs what they enqueue.
+
+    Parameters
+    ----------
+    mode:
+        The mode that runs them.
+    """
+
+    def __init__(self, mode: Eager) -> None:
+        self._mode = mode
+        self._lock = threading.Lock()
+        self._made = 0
+        """The number of calls in the run that can have made jobs available."""
+        self._seen = 0
+        """How many of them were made before the run has looked for jobs."""
+        self.is_over = False
+
+    def goes_on(self, mode: Eager) -> bool:
+        """Return whether it is a run of this mode, and not over."""
+        return self._mode is mode and not self.is_over
+
+    def look(self) -> None:
+        """Look for jobs now."""
+        with self._lock:
+            self._seen = self._made
+
+    def note(self) -> bool:
+        """Note that jobs may have become available; return whether the run will look for them."""
+        with self._lock:
+            self._made += 1
+            return not self.is_over
+
+    def end(self) -> bool:
+        """End, unless jobs may have become available since it has looked for some; return whether it is over."""
+        with self._lock:
+            self.is_over = self._seen == self._made
+            return self.is_over
+
+
 class Eager(InMemory):
     """Eager mode of an application: for a block, or, if the application is always eager, until it is closed.
 
@@ -126,6 +194,12 @@ class Eager(InMemory):
     def __init__(self, app: Keeper) -> None:
         super().__init__(app)
         self._turns = _Turns()
+        self.blocks = 0
+        """The number of blocks that need it; 0: the application is eager for good."""
+
+    @property
+    def _settings(self) -> Settings:
+        return msgspec.structs.replace(super()._settings, retention=_KEEPS_ALL)
 
     @property
     def loop(self) -> EventLoopThread:
@@ -142,17 +216,25 @@ class Eager(InMemory):
 
     def follow(self, service: Service) -> None:
         """Let the calls of a service be followed by the jobs that they make available."""
-        for capability, names in _FOLLOWED.items():
-            calls = getattr(service, capability)
-            for name in names:
-                setattr(calls, name, self._followed(getattr(calls, name)))
+        for table in (_FOLLOWED, _REPORTS):
+            for capability, names in table.items():
+                calls = getattr(service, capability)
+                for name in names:
+                    setattr(calls, name, self._followed(getattr(calls, name), is_report=table is _REPORTS))
         self._let_waits_run(service)
 
-    def _followed(self, call: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+    def _followed(
+        self, call: Callable[P, Coroutine[Any, Any, R]], *, is_report: bool = False
+    ) -> Callable[P, Coroutine[Any, Any, R]]:
         @wraps(call)
         async def followed(*args: P.args, **kwargs: P.kwargs) -> R:
-            if _running.get(None) is self:  # the run around this call goes on with what it makes available
-                return await call(*args, **kwargs)
+            run = _running.get(None)
+            if run is not None and run.goes_on(self):
+                result = await call(*args, **kwargs)
+                if not is_report and not run.note():  # it has ended meanwhile: a handler has started this task
+                    async with self._turn():
+                        await self._run_alone()
+                return result
             async with self._turn():  # around the call, too: the run of another thread would see its jobs
                 result = await call(*args, **kwargs)
                 await self._run_alone()
@@ -194,19 +276,34 @@ class Eager(InMemory):
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
         async with self._turns:
-            token = _running.set(self)
+            run = _Run(self)
+            token = _running.set(run)
             try:
                 yield
+                for _ in range(MAX_ROUNDS):
+                    if run.end():
+                        break
+                    await self._run_alone()
             finally:
+                run.is_over = True
                 _running.reset(token)
 
+    async def _queues_with_jobs(self) -> list[str]:
+        if (run := _running.get(None)) is not None:
+            run.look()
+        return await super()._queues_with_jobs()
+
     async def _run_alone(self) -> None:
+        _running.get().look()
         if self.app.handlers:
             await self._run_jobs(_MOVES)
 
     async def _run_until(self, is_over: Callable[[], Coroutine[Any, Any, bool]]) -> None:
         """Run what somebody waits for; the clock jumps to what is due next, as long as nothing else is to do."""
-        if _running.get(None) is self:  # a handler waits: what runs beside it must not lose its lease in a jump
+        run = _running.get(None)
+        if run is not None and run.goes_on(
+            self
+        ):  # a handler waits: what runs beside it must not lose its lease in a jump
             if not await is_over():
                 await self._run_jobs(())
             return
@@ -221,8 +318,11 @@ class Eager(InMemory):
                 await self._run_due()
 
 
-_running: ContextVar[Eager] = ContextVar("ojster_eager_run")
-"""The mode whose run is around the code that runs here."""
+_running: ContextVar[_Run] = ContextVar("ojster_eager_run")
+"""The run around the code that runs here."""
+
+_entering = threading.Lock()
+"""Held while an application becomes eager for a block, or is no longer."""
 
 
 class EagerMode(Keeper):
@@ -248,6 +348,9 @@ class EagerMode(Keeper):
 
         For tests and development: no worker, database or server is needed. ``App(eager=True)`` and the environment
         variable ``OJSTER_EAGER=1`` do the same for good.
+
+        The application is eager in the whole process: jobs that other threads and tasks enqueue meanwhile run, and are
+        forgotten, too. If blocks overlap, it is until the last one ends.
 
         * What jobs enqueue runs after them. Delayed jobs and retries do not wait: the clock of the database in memory
           jumps to their time. Workflows and flows run until they wait for somebody or for a time; who waits for their
@@ -277,7 +380,7 @@ class EagerMode(Keeper):
 
 
 class EagerBlock:
-    """A block in which an application is eager. In one that is, it changes nothing.
+    """A block in which an application is eager, in all threads. In one that is always eager, it changes nothing.
 
     Parameters
     ----------
@@ -287,7 +390,7 @@ class EagerBlock:
 
     def __init__(self, app: EagerMode) -> None:
         self._app = app
-        self._mode: Eager | None = None
+        self._entered: list[Eager] = []
 
     def __enter__(self) -> None:
         """Let the application run jobs as soon as they are enqueued.
@@ -299,14 +402,19 @@ class EagerBlock:
         """
         if self._app.under_test:
             raise RuntimeError("A JobTester has the jobs of this application. Use its eager() instead.")
-        if self._app._eager is None:
-            self._mode = Eager(self._app)
-            self._mode.__enter__()
+        with _entering:
+            mode = self._app._eager
+            if mode is None:
+                mode = Eager(self._app)
+                mode.__enter__()
+            elif not mode.blocks:
+                return
+            mode.blocks += 1
+        self._entered.append(mode)
 
     def __exit__(self, *error: object) -> None:
-        """Let workers run the jobs again."""
-        mode, self._mode = self._mode, None
-        if mode is not None:
+        """Let workers run the jobs again, if no other block needs the mode."""
+        if (mode := self._left()) is not None:
             mode.__exit__(*error)
 
     async def __aenter__(self) -> None:
@@ -314,7 +422,18 @@ class EagerBlock:
         self.__enter__()
 
     async def __aexit__(self, *error: object) -> None:
-        """Let workers run the jobs again."""
-        mode, self._mode = self._mode, None
-        if mode is not None:
+        """Let workers run the jobs again, if no other block needs the mode."""
+        if (mode := self._left()) is not None:
             await mode.__aexit__(*error)
+
+    def _left(self) -> Eager | None:
+        """Return the mode if its last block has ended: the application does not use it any more."""
+        if not self._entered:
+            return None
+        mode = self._entered.pop()
+        with _entering:
+            mode.blocks -= 1
+            if mode.blocks:
+                return None
+            mode._leave()  # here, so that a block that begins now enters another one
+            return mode

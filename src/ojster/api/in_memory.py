@@ -96,9 +96,14 @@ class InMemory:
         self._depth = 0
         """Number of runs around each other: a handler may wait for jobs that run meanwhile."""
 
+    @property
+    def _settings(self) -> Settings:
+        """The settings of the database."""
+        return self.app.settings
+
     def open(self) -> Service:
         """Open a database in memory, with the middleware of the application."""
-        database = open_database(MEMORY, in_microseconds(self.app.settings), self._clock)
+        database = open_database(MEMORY, in_microseconds(self._settings), self._clock)
         service = Service(database, store=MemoryStore())
         service.middleware = self.app.enqueue_middleware
         return service
@@ -133,9 +138,10 @@ class InMemory:
         self._loop.close()
 
     def _leave(self) -> None:
-        before, app = self._before, self.app
+        before, self._before = self._before, None
         if before is None:
             return
+        app = self.app
         app.url, app._service, app.under_test, app._eager = before.url, before.service, before.under_test, before.eager
         for user, loop in before.loops.items():
             user._event_loop_thread = loop
