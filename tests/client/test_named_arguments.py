@@ -127,12 +127,14 @@ def handlers(draw: st.DrawFn) -> str:
     """Return the parameters of a handler."""
     required, optional = draw(st.integers(0, 2)), draw(st.integers(0, 2))
     shown = [name if place < required else f"{name}=0" for place, name in enumerate("abde"[: required + optional])]
-    if shown and draw(st.booleans()):
+    has_positional: bool = draw(st.booleans())
+    if shown and has_positional:
         shown.insert(draw(st.integers(1, len(shown))), "/")
-    has_more = draw(st.booleans())
+    takes_rest: bool = draw(st.booleans())
     named: list[str] = draw(st.sampled_from([[], ["c"], ["c=0"], ["c", "x=0"], ["c=0", "x=0"]]))
-    shown += ["*rest"] if has_more else ["*"] if named else []
-    return ", ".join([*shown, *named, *(["**more"] if draw(st.booleans()) else [])])
+    shown += ["*rest"] if takes_rest else ["*"] if named else []
+    takes_any: bool = draw(st.booleans())
+    return ", ".join([*shown, *named, *(["**more"] if takes_any else [])])
 
 
 values = st.sampled_from([1, {}, {"c": 1}, {"x": 2}, {"c": 3, "x": 4}, {"q": 5}, [{"c": 6}], None])
