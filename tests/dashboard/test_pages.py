@@ -591,7 +591,7 @@ async def test_the_palette_acts_says_that_nothing_is_there_and_remembers_what_wa
     await page.keyboard.press("Enter")
     await page.get_by_role("heading", level=1, name="bad").wait_for()
     await page.keyboard.press("Control+k")
-    await page.get_by_role("option").first.get_by_text("bad").wait_for()
+    await page.get_by_role("dialog").get_by_role("option").first.get_by_text("bad").wait_for()
 
 
 async def test_a_container_unfolds_and_a_step_opens_by_keyboard(bench: Bench, server: str, page: Page) -> None:

@@ -30,7 +30,8 @@ async function limited(request: Request): Promise<Response> {
   const ended = new AbortController();
   const timer = window.setTimeout(() => ended.abort(), limit);
   try {
-    if (isRead && Date.now() >= freshUntil) request.headers.set("Cache-Control", "max-age=1");
+    if (!isRead) freshUntil = Date.now() + limit;
+    else if (Date.now() >= freshUntil) request.headers.set("Cache-Control", "max-age=1");
     const answer = await fetch(request, { signal: ended.signal });
     const body = await answer.arrayBuffer();
     hear();
@@ -47,7 +48,7 @@ async function limited(request: Request): Promise<Response> {
   }
 }
 
-/** Time after a change by this page in which it accepts no answer of a second ago: it must see what it has done. */
+/** Time after a change by this page in which, as during it, it accepts no answer of a second ago: it must see what it has done. */
 const FRESH_MS = 1_500;
 let freshUntil = 0;
 let seconds = 0;
