@@ -19,12 +19,14 @@ from uvicorn.server import ServerState
 from ojster.capabilities import all_extensions
 from ojster.jobs.extension import install
 from ojster.server.answer import Answer, encode
+from ojster.server.delivery.webhook import WebhookSender
 from ojster.server.endpoint import Endpoint
 from ojster.server.event_streams import Feed
 from ojster.server.fast_path import QuickHttpProtocol
 from ojster.server.metrics import Metrics
 from ojster.server.paths import with_encoded_slashes
-from ojster.server.request import HttpRequest
+from ojster.server.request import HttpRequest, Services
+from ojster.server.route import Route
 from ojster.server.websocket import _Connection
 from ojster.service import Service
 from ojster.storage.open import open_database
@@ -87,7 +89,9 @@ class _App:
     """An application all of whose endpoints answer alike."""
 
     def __init__(self) -> None:
-        self._endpoint = Endpoint(_echo, cast("Service", None), Metrics(()), LARGEST_BODY)
+        services = Services(WebhookSender(), cast("Feed", None))
+        route = Route("POST", "/", _echo, "Tests", is_public=True)
+        self._endpoint = Endpoint(route, _echo, cast("Service", None), Metrics(()), LARGEST_BODY, services)
         paths = ((b"POST", b"/ojs/v1/jobs"), (b"GET", b"/health"), (b"GET", b"/ready"))
         self.direct = dict.fromkeys(paths, self._endpoint)
 

@@ -34,7 +34,7 @@ from ojster.server.counts import SharedCounts
 from ojster.server.delivery.mail import Smtp
 from ojster.server.delivery.webhook import WebhookSender
 from ojster.server.delivery.worker import WebhookWorker
-from ojster.server.endpoint import COMMON_HEADERS, Endpoint, Terms, refuse
+from ojster.server.endpoint import COMMON_HEADERS, Endpoint, refuse
 from ojster.server.endpoints import routes_of
 from ojster.server.event_streams import Feed
 from ojster.server.metrics import Metrics
@@ -193,12 +193,10 @@ class Application:
     def _endpoint(self, route: Route) -> Endpoint:
         single = self.service.database.settings.largest_job + MAX_REQUEST_OVERHEAD_BYTES
         largest = self._largest_body if route.large else min(single, self._largest_body)
-        query = frozenset(route.query) if route.path.startswith(BASE) and not route.any_query else None
-        terms = Terms(route.is_for_tenants, route.needs, route.is_audited, query, route.method == "GET")
         handler = numbered(route.handler) if "page" in route.query else route.handler
         if route.recent:
             handler = self._recent.shared(handler)
-        return Endpoint(handler, self.service, self.metrics, largest, self._services, terms)
+        return Endpoint(route, handler, self.service, self.metrics, largest, self._services)
 
     def _plain_routes(self) -> list[Route]:
         """Return the routes that the specification does not define."""

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
-import msgspec
 from starlette.types import Receive, Scope, Send
 
 from ojster.audit.entries import AccessEvent, AuditEvent
-from ojster.core.access import Operation
 from ojster.core.errors import BackendError, BackendUnavailable, Forbidden, OjsterError, Unauthenticated
 from ojster.handlers import tracing
 from ojster.jobs.new_job import SPEC_VERSION
@@ -30,6 +28,7 @@ from ojster.server.authentication import Authenticator
 from ojster.server.metrics import Metrics
 from ojster.server.paths import path_parameters
 from ojster.server.request import Handler, HttpRequest, Services
+from ojster.server.route import Route
 from ojster.server.streaming import send_stream
 from ojster.service import Service
 
@@ -38,35 +37,13 @@ log = logging.getLogger(__name__)
 COMMON_HEADERS: Final = ((b"ojs-version", SPEC_VERSION.encode()), (b"x-content-type-options", b"nosniff"))
 
 
-class Terms(msgspec.Struct, frozen=True):
-    """What an endpoint asks of its callers.
-
-    Parameters
-    ----------
-    is_for_tenants:
-        Whether it accepts requests for one tenant.
-    needs:
-        Accepted operations: the caller needs at least one. Empty: callers need no token.
-    is_audited:
-        Whether calls are written to the audit log.
-    query:
-        Names of its query parameters; requests with others are refused. ``None``: any.
-    is_reading:
-        Whether it changes nothing, so that an empty query parameter may count as left out.
-    """
-
-    is_for_tenants: bool = True
-    needs: Collection[Operation] = ()
-    is_audited: bool = False
-    query: frozenset[str] | None = None
-    is_reading: bool = False
-
-
 class Endpoint:
     """An endpoint, as an ASGI application.
 
     Parameters
     ----------
+    route:
+        The declaration: what it asks of its callers.
     handler:
         Returns the response, or raises an ``OjsterError``.
     service:
@@ -77,28 +54,26 @@ class Endpoint:
         Maximum size of a request body, in bytes.
     services:
         What endpoints need beside the service.
-    terms:
-        What it asks of its callers.
     """
 
     def __init__(
         self,
+        route: Route,
         handler: Handler,
         service: Service,
         metrics: Metrics,
         max_body_bytes: int,
-        services: Services | None = None,
-        terms: Terms = Terms(),  # noqa: B008  (it is frozen)
+        services: Services,
     ) -> None:
         self._handler = handler
-        self._query = terms.query
-        self._is_reading = terms.is_reading
-        self._needs = terms.needs
-        self._is_audited = terms.is_audited
-        self._authenticator = None if services is None else services.authenticator
-        self._guard = None if services is None else services.guard
-        self._trail = None if services is None else services.trail
-        self._is_for_tenants = terms.is_for_tenants
+        self._query = route.known_query
+        self._is_reading = route.method == "GET"
+        self._needs = route.needs
+        self._is_audited = route.is_audited
+        self._authenticator = services.authenticator
+        self._guard = services.guard
+        self._trail = services.trail
+        self._is_for_tenants = route.is_for_tenants
         self._services = services
         self._service = service
         self._metrics = metrics

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -28,8 +29,8 @@ def location(resources: str, name: str) -> Header:
     return b"location", f"{BASE}/{resources}/{quote(name, safe='')}".encode()
 
 
-class Route(msgspec.Struct, frozen=True):
-    """The declaration of an endpoint."""
+class Route(msgspec.Struct, frozen=True, dict=True):
+    """The declaration of an endpoint. What follows from it is derived once, for all applications of a process."""
 
     method: str
     path: str
@@ -80,7 +81,7 @@ class Route(msgspec.Struct, frozen=True):
             is_read = self.method == "GET" and self.is_for_tenants
             msgspec.structs.force_setattr(self, "needs", (Operation.INSPECT if is_read else Operation.ADMIN,))
 
-    @property
+    @cached_property
     def is_audited(self) -> bool:
         """Whether calls are written to the audit log: those that change the configuration, and those that change
         something and that neither producers nor workers make.
@@ -93,7 +94,12 @@ class Route(msgspec.Struct, frozen=True):
         is_of_workers = bool(needs & {Operation.ENQUEUE, Operation.DEQUEUE})
         return self.method != "GET" and bool(needs & {Operation.ADMIN, Operation.CANCEL}) and not is_of_workers
 
-    @property
+    @cached_property
     def is_for_tenants(self) -> bool:
         """Whether a request for one tenant is accepted. It is rejected if the endpoint concerns all tenants."""
         return not self.for_all and not self.path.startswith(FOR_ALL)
+
+    @cached_property
+    def known_query(self) -> frozenset[str] | None:
+        """Names of its query parameters; requests with others are refused. ``None``: any."""
+        return frozenset(self.query) if self.path.startswith(BASE) and not self.any_query else None
