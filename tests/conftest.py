@@ -181,12 +181,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip tests that need an ability which the PostgreSQL of this run lacks, and leave some to thorough runs.
 
-    Those are tests that reach a server before PostgreSQL by a parameter, as ``pytest_generate_tests`` says of others.
+    Those are tests that reach a server before PostgreSQL by a parameter, as ``pytest_generate_tests`` says of others,
+    and those that start a browser or a PostgreSQL cluster of their own: each costs as much as a hundred others.
     """
     for item in items:
         parameters = getattr(item, "callspec", None)
         chosen = {value for value in parameters.params.values() if isinstance(value, str)} if parameters else set()
-        if "postgres" in chosen and not CALLERS_BY_PARAMETER.isdisjoint(chosen):
+        by_parameter = "postgres" in chosen and not CALLERS_BY_PARAMETER.isdisjoint(chosen)
+        if by_parameter or not COSTLY.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.thorough)
     for needed in filter(None, os.environ.get(LACKING_VARIABLE, "").split(",")):
         for item in items:
@@ -202,6 +204,9 @@ KINDS: Final = {
 
 LATER: Final = frozenset(("memory", "serializable"))
 """Kinds of databases that only thorough runs try."""
+
+COSTLY: Final = frozenset(("primary", "page", "chromium"))
+"""Fixtures that start a PostgreSQL cluster or a browser."""
 
 CALLERS_OVER_HTTP: Final = frozenset(("http", "door", "browser"))
 """Fixtures whose tests make HTTP requests."""

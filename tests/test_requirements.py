@@ -89,7 +89,7 @@ def test_only_packages_from_the_repository_build_the_dashboard(
     assert bool(artifacts) == (version != "editable")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_packages_for_a_command_are_gone_after_it(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("")
     show = "import os, sys; print(os.environ['PYTHONPATH']); sys.exit(3)"

@@ -24,17 +24,6 @@ if TYPE_CHECKING:
 BUILT = pytest.mark.skipif(not dashboard_page.is_built(), reason="the dashboard was not built (make dashboard)")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave what people do on the pages to thorough runs: a browser costs as much as a hundred other tests."""
-    for item in items:
-        if (
-            item.path.name.startswith("test_pages")
-            and item.name != "test_each_page_shows_itself_without_a_fault[light]"
-        ):
-            item.add_marker(pytest.mark.thorough)
-
-
 @pytest.fixture
 def clock() -> Clock:
     """A clock that begins now, because the browser has its own."""

@@ -30,7 +30,7 @@ from ojster.handlers.flow_export import export_flow
 from ojster.openai_agents import FlowRunner, current_flow, in_flow
 from ojster.testing import JobTester, crash_everywhere
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
 RUNNER = FlowRunner()
 

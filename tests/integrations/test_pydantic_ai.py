@@ -25,7 +25,7 @@ from ojster.handlers.flow_export import export_flow
 from ojster.pydantic_ai import FlowDurability, current_flow
 from ojster.testing import JobTester, crash_everywhere
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
 
 def says(*answers: list[ToolCallPart] | str | Exception, calls: list[str] | None = None) -> FunctionModel:
