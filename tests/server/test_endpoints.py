@@ -323,6 +323,12 @@ async def test_the_openapi_document_describes_every_route(http: Http) -> None:
         assert reference.split("'")[0] in names
 
 
+async def test_the_openapi_document_says_of_each_member_what_the_docstring_of_its_type_says(http: Http) -> None:
+    schemas = (await http("GET", "/openapi.json")).json()["components"]["schemas"]
+    assert schemas["Bound"]["properties"]["max_depth"]["description"] == "Maximum number of waiting jobs."
+    assert not [name for name, schema in schemas.items() if "\n---" in schema.get("description", "")]
+
+
 async def test_the_page_for_people_loads_a_viewer_from_this_server_alone(http: Http) -> None:
     page = (await http("GET", "/docs")).text
     loaded = re.findall(r'(?:src|href)="([^"]+)"', page)

@@ -1,7 +1,8 @@
 """Options that a program sets: one declaration gives the type, the bounds, the default and the text of each.
 
 The declaration is a struct, or the signature of a function, with its docstring. Values are checked against it where a
-program sets them, and the command line makes its options of it (``ojster.cli.declared``).
+program sets them, the command line makes its options of it (``ojster.cli.declared``), and OpenAPI describes with it the
+members of requests and answers.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ def _signature_of(function: Callable[..., Any]) -> inspect.Signature:
 def options_of(declaration: Any) -> Mapping[str, Option]:
     """Return the options that a struct or a function declares, by name."""
     hints = typing.get_type_hints(declaration, include_extras=True)
-    texts = _texts_of(declaration)
+    texts = descriptions_of(declaration)
     return {
         name: Option(name, hints[name], parameter.default, texts.get(name, ""))
         for name, parameter in inspect.signature(declaration).parameters.items()
@@ -175,21 +176,29 @@ def _parts(kind: Any) -> list[Any]:
     return [kind, *(part for nested in inner for part in _parts(nested))]
 
 
-_PARAMETERS: Final = re.compile(r"^Parameters\n-+\n(.*?)(?:\n\n\w+\n-+\n|\Z)", re.DOTALL | re.MULTILINE)
+_PARAMETERS: Final = re.compile(r"^(?:Parameters|Attributes)\n-+\n(.*?)(?:\n\n\w+\n-+\n|\Z)", re.DOTALL | re.MULTILINE)
+_SECTION: Final = re.compile(r"^\w+\n-+\n", re.MULTILINE)
 _ENTRY: Final = re.compile(r"^(\w[\w, ]*):\n((?:    .*\n?|\n)+)", re.MULTILINE)
 
 
-def _texts_of(declaration: Any) -> dict[str, str]:
-    """Return what a docstring says of each parameter. A class describes those of its ``__init__``."""
+@functools.cache
+def descriptions_of(declaration: Any) -> Mapping[str, str]:
+    """Return what docstrings say of each parameter. A class describes those of its ``__init__``, and inherits texts."""
     owner = inspect.getmodule(declaration)
     documented = declaration
     if inspect.isfunction(declaration) and declaration.__name__ == "__init__":
         documented = getattr(owner, declaration.__qualname__.partition(".")[0])
-    section = _PARAMETERS.search(inspect.getdoc(documented) or "")
     texts: dict[str, str] = {}
-    for names, text in _ENTRY.findall(section[1] if section else ""):
-        texts |= dict.fromkeys(names.split(", "), " ".join(text.split()))
+    for described in reversed(documented.__mro__ if inspect.isclass(documented) else (documented,)):
+        section = _PARAMETERS.search(inspect.cleandoc(described.__doc__ or ""))
+        for names, text in _ENTRY.findall(section[1] if section else ""):
+            texts |= dict.fromkeys(names.split(", "), " ".join(text.split()))
     return texts
+
+
+def summary_of(declaration: type) -> str:
+    """Return what the docstring of a struct says before its first section."""
+    return _SECTION.split(inspect.cleandoc(declaration.__doc__ or ""), maxsplit=1)[0].strip()
 
 
 def bounds_of(kind: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from ojster.core.declared_options import descriptions_of, summary_of
 from ojster.core.version import __version__
 from ojster.core.wire import ErrorAnswer
 from ojster.server.route import BASE, Route
@@ -24,6 +25,8 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
     types = [kind for route in routes for kind in (route.body, route.answer) if kind is not None]
     types.append(ErrorAnswer)
     _, components = msgspec.json.schema_components(types, ref_template=_REF)
+    for struct in _structs_in(types):
+        _describe(struct, components[struct.__name__])
     paths: dict[str, dict[str, Any]] = {}
     taken: set[str] = set()
     for route in routes:
@@ -43,6 +46,38 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
     }
 
 
+def _structs_in(types: Iterable[Any]) -> set[type]:
+    """Return the structs of which types consist."""
+    structs: set[type] = set()
+    waiting: list[Any] = list(msgspec.inspect.multi_type_info(types))
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, msgspec.inspect.StructType):
+            if part.cls in structs:
+                continue
+            structs.add(part.cls)
+        if isinstance(part, tuple):
+            waiting += part
+        elif isinstance(part, msgspec.inspect.Type | msgspec.inspect.Field):
+            waiting += msgspec.structs.astuple(part)
+    return structs
+
+
+def _describe(struct: type, schema: dict[str, Any]) -> None:
+    """Describe a struct and its members in its schema as its docstring does."""
+    if text := summary_of(struct):
+        schema["description"] = _plain(text)
+    texts = descriptions_of(struct)
+    for field in msgspec.structs.fields(struct):
+        if field.name in texts:
+            schema["properties"][field.encode_name]["description"] = _plain(texts[field.name])
+
+
+def _plain(text: str) -> str:
+    """Return a text with code as Markdown has it, and values as JSON has them."""
+    return text.replace("``None``", "``null``").replace("``", "`")
+
+
 def _operation_id(route: Route, taken: Container[str]) -> str:
     """Return the id of an operation, which no other has: its handler's name or, if others share that, its path."""
     name = route.handler.__name__
@@ -58,7 +93,7 @@ def _operation(route: Route, id: str) -> dict[str, Any]:
         "operationId": id,
         "tags": [route.tag],
         "summary": text.split(".")[0] + ".",
-        "description": text.replace("``", "`"),
+        "description": _plain(text),
         "responses": {
             **{
                 str(status): {"description": "Success.", "content": _content(status, route)}
