@@ -22,6 +22,7 @@ import pytest
 from click.testing import CliRunner
 
 from ojster import App, Worker
+from ojster.cli.declared import OrNone
 from ojster.cli.main import cli
 from ojster.cli.server_processes import SharedPort
 from ojster.core.errors import OjsterError
@@ -193,7 +194,7 @@ _SURE: Final = {"yes": True}
 _NO_NAME: Final = {"name": None}
 
 OPTION_BASES: Final[dict[str, dict[str, Any]]] = {
-    **{f"queues set {parameter}": {"max_depth": "9"} for parameter in ("name", "url")},
+    **{f"queues set {parameter}": {"max_size": "9"} for parameter in ("name", "url")},
     "cron add flow_args": {"type": None, "flow": "f"},
     "cron add params": {"type": None, "definition": "d"},
     "cron add target": {"type": None, "definition": "d"},
@@ -230,8 +231,7 @@ VALUES: Final[dict[str, Any]] = {
     **{f"flows {command} app": "shop:app" for command in ("send", "broadcast", "update")},
     **{f"{command} include": "more" for command in ("run", "dev", "worker", "flows check", "cron prune")},
     **{f"{command} database": (DATABASE, f"{DATABASE}2") for command in ("run", "dev", "serve", "bench", "migrate")},
-    **{f"queues {command} {rate}": "5/PT1S" for command in ("create", "set") for rate in ("rate", "throttle")},
-    **{f"queues {command} {most}": "7" for command in ("create", "set") for most in ("concurrency", "max_depth")},
+    **{f"queues {command} {rate}": "5/PT1S" for command in ("create", "set") for rate in ("rate_limit", "throttle")},
     "worker url": DATABASE,
     "worker queues": "a=2,b",
     "worker capabilities": '{"memory_gb": 8}',
@@ -281,7 +281,7 @@ def value_of(command: str, parameter: click.Parameter, folder: Path, *, other: b
     name = f"{command} {parameter.name}"
     if name in VALUES:
         return VALUES[name][other] if isinstance(VALUES[name], tuple) else VALUES[name]
-    kind = parameter.type
+    kind = parameter.type.kind if isinstance(parameter.type, OrNone) else parameter.type
     if isinstance(parameter, click.Option) and parameter.is_flag:
         return True
     if isinstance(kind, click.Choice):

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, Final, Literal, get_args, get_origin
 
 import click
+from msgspec import UNSET, UnsetType
 
 from ojster.core.declared_options import Option, bounds_of, options_of
 from ojster.core.durations import LONGEST_SECONDS, format_duration, parse_duration
@@ -19,6 +20,9 @@ Command = Callable[..., Any]
 
 NEVER: Final = "never"
 """Stands for a duration without end."""
+
+NONE: Final = "none"
+"""Stands for a setting that is removed."""
 
 
 class Seconds(click.FloatRange):
@@ -82,6 +86,23 @@ class IsoSpan(click.ParamType[timedelta | None]):
         return span
 
 
+class OrNone(click.ParamType[Any]):
+    """A value of another type, or ``none``, which becomes ``None``. The default stays as it is."""
+
+    def __init__(self, kind: click.ParamType[Any]) -> None:
+        self.kind = kind
+        self.name = kind.name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the value, or ``None`` for ``none``."""
+        if value == NONE or value is UNSET:
+            return UNSET if value is UNSET else None
+        try:
+            return self.kind.convert(value, param, ctx)
+        except click.BadParameter as error:
+            self.fail(f"{error.message.rstrip('.')}. '{NONE}' is for no limit.", param, ctx)
+
+
 def micros_of(span: timedelta) -> int:
     """Return a duration in microseconds."""
     return span // timedelta(microseconds=1)
@@ -89,6 +110,8 @@ def micros_of(span: timedelta) -> int:
 
 def option_of(declaration: Any, name: str, *flags: str, **more: Any) -> Callable[[Command], Command]:
     """Return the option of a command for an option that a struct or a function declares.
+
+    A member of a request that may be left out, or null, may be left out, or ``none``.
 
     Parameters
     ----------
@@ -101,13 +124,23 @@ def option_of(declaration: Any, name: str, *flags: str, **more: Any) -> Callable
     """
     declared = options_of(declaration)[name]
     named = (*(flags or (f"--{name.replace('_', '-')}",)), name)
-    return click.option(*named, **{"help": _text_of(declared)} | _default_of(declared) | type_of(declared) | more)
+    told = {"help": _text_of(declared)} | _default_of(declared) | type_of(declared) | more
+    if is_removable(declared):
+        told["type"] = OrNone(told["type"])
+    return click.option(*named, **told)
+
+
+def is_removable(declared: Option) -> bool:
+    """Whether an option is a member of a request that stays as it is if it is left out, and is removed by null."""
+    return {UnsetType, type(None)} <= {*get_args(declared.kind)}
 
 
 def _default_of(declared: Option) -> dict[str, Any]:
     default = declared.default
     if default is None or default is inspect.Parameter.empty:
         return {}
+    if default is UNSET:
+        return {"default": UNSET}
     shown = format_duration(round(default.total_seconds() * 1e6)) if isinstance(default, timedelta) else default
     return {"default": shown, "show_default": True}
 
@@ -132,4 +165,5 @@ def _text_of(declared: Option) -> str:
     """Return what an option means, with the word for no limit if there is one."""
     text = declared.text.replace("``", "")
     takes_never = isinstance(declared.default, timedelta) and type(None) in get_args(declared.kind)
-    return f"{text}; '{NEVER}' for no limit." if takes_never else f"{text}."
+    word = NEVER if takes_never else NONE if is_removable(declared) else None
+    return f"{text}." if word is None else f"{text}; '{word}' for no limit."

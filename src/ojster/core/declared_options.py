@@ -23,6 +23,9 @@ from ojster.core.parsing import choices_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S", bound=msgspec.Struct)
+
+_DECLARATIONS: Final = "__declarations__"
 
 PositiveCount = Annotated[int, Meta(ge=1)]
 """A whole number from 1."""
@@ -181,6 +184,16 @@ _SECTION: Final = re.compile(r"^\w+\n-+\n", re.MULTILINE)
 _ENTRY: Final = re.compile(r"^(\w[\w, ]*):\n((?:    .*\n?|\n)+)", re.MULTILINE)
 
 
+def described_by(*declarations: type) -> Callable[[type[S]], type[S]]:
+    """Describe members of a struct as others describe fields of the same names, unless the struct does so itself."""
+
+    def mark(struct: type[S]) -> type[S]:
+        setattr(struct, _DECLARATIONS, declarations)
+        return struct
+
+    return mark
+
+
 @functools.cache
 def descriptions_of(declaration: Any) -> Mapping[str, str]:
     """Return what docstrings say of each parameter. A class describes those of its ``__init__``, and inherits texts."""
@@ -189,6 +202,8 @@ def descriptions_of(declaration: Any) -> Mapping[str, str]:
     if inspect.isfunction(declaration) and declaration.__name__ == "__init__":
         documented = getattr(owner, declaration.__qualname__.partition(".")[0])
     texts: dict[str, str] = {}
+    for declared in vars(documented).get(_DECLARATIONS, ()):
+        texts |= descriptions_of(declared)
     for described in reversed(documented.__mro__ if inspect.isclass(documented) else (documented,)):
         section = _PARAMETERS.search(inspect.cleandoc(described.__doc__ or ""))
         for names, text in _ENTRY.findall(section[1] if section else ""):

@@ -241,8 +241,9 @@ class HandlerRegister(HandleOwner, ABC):
         timezone:
             IANA time zone of the expression; ``UTC`` by default.
         overlap_policy:
-            Action if the previous job or workflow is unfinished: ``skip`` (the default), ``allow``,
-            ``cancel_previous`` or ``enqueue``.
+            What happens if the run before is unfinished; ``skip`` (the default): it starts none; ``allow``: it starts
+            one all the same; ``cancel_previous``: it cancels the one before; ``enqueue``: the next one waits for its
+            turn.
         description:
             Text for operators; none by default.
         definition:

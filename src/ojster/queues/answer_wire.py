@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from ojster.core.calls import SinglePage, Whole
+from ojster.core.declared_options import described_by
 from ojster.core.durations import SECOND, format_duration
 from ojster.core.rate_limit import Limits
 from ojster.core.states import JobState
@@ -27,7 +28,7 @@ from ojster.queues.configuration import QueueConfig
 from ojster.queues.limit_wire import LimitAnswer
 from ojster.queues.queues import Queue, QueueStatistics
 from ojster.queues.rules import Bound
-from ojster.queues.wire import DeletionStrategy, LimitsBody, show_limits, show_rate
+from ojster.queues.wire import DeletionStrategy, LimitsBody, QueueConfigBody, show_limits, show_rate
 
 PausedState = Literal["paused", "active"]
 
@@ -230,6 +231,7 @@ class DeadLetterSettingsBody(Struct):
     retention: DeadLetterLimitsBody
 
 
+@described_by(QueueConfigBody)
 class QueueConfigurationBody(Struct, omit_defaults=True):
     """The configuration of a queue; a missing member is not set."""
 

@@ -11,16 +11,21 @@ from ojster.core.errors import InvalidRequest, Unsupported
 from ojster.fleet.ml_resources import ResourceLimits, check_defaults
 from ojster.jobs.rate_limit_wire import parse_limits
 from ojster.queues.configuration import Configuration
+from ojster.queues.rules import Bound
 from ojster.queues.wire import BackpressureBody, DeadLetterRetentionBody, NewQueueBody, QueueConfigBody
 
 _FINISHED: Final = ("completed", "cancelled", "discarded")
 
-_POLICY: Final = "reject"
-"""What becomes of a push to a full queue by default."""
+_NEW: Final = Bound(0)
+"""A bound with its defaults."""
 
-_NO_BOUND: Final = (BackpressureBody(), BackpressureBody(0), BackpressureBody(0, 0, _POLICY, 0.8))
+_NO_BOUND: Final = (
+    BackpressureBody(),
+    BackpressureBody(0),
+    BackpressureBody(0, 0, _NEW.strategy, _NEW.warning_threshold),
+)
 
-_SAY_NOTHING: Final[tuple[Any, ...]] = (UNSET, None, {}, [], _POLICY, *_NO_BOUND, ResourceLimits())
+_SAY_NOTHING: Final[tuple[Any, ...]] = (UNSET, None, {}, [], _NEW.strategy, *_NO_BOUND, ResourceLimits())
 """Values of settings of a new queue that say the same as if the settings were absent."""
 
 
@@ -70,7 +75,7 @@ def refuse_idle(body: QueueConfigBody) -> None:
 def _has_policy(body: QueueConfigBody) -> bool:
     """Whether settings name another strategy for full queues than the default, under either name."""
     bound = body.backpressure or BackpressureBody()
-    return body.overflow_policy not in (None, _POLICY) or bound.strategy not in (UNSET, _POLICY)
+    return body.overflow_policy not in (None, _NEW.strategy) or bound.strategy not in (UNSET, _NEW.strategy)
 
 
 def _limits(body: QueueConfigBody) -> dict[str, Any]:

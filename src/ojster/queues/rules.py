@@ -27,10 +27,10 @@ class Bound(msgspec.Struct, frozen=True):
     max_depth:
         Maximum number of waiting jobs.
     strategy:
-        ``reject`` the push; ``block``: the same, but a caller may ask to wait for a place; ``drop_oldest``: discard the
-        oldest available jobs.
+        What a push to a full queue does. ``reject`` (the default): it is refused; ``block``: the same, but a caller may
+        ask to wait for a place; ``drop_oldest``: the oldest available jobs are discarded.
     warning_threshold:
-        Share of ``max_depth`` from which pushes get a warning.
+        Share of ``max_depth`` from which pushes get a warning; 0.8 by default.
 
     Spec: ojs-backpressure
     """
@@ -45,12 +45,16 @@ class Rules(msgspec.Struct, frozen=True):
 
     Parameters
     ----------
+    backpressure:
+        The bound of the queue, and what happens when it is full.
     ml_defaults:
-        Default values of ``ext_ml_*`` attributes. Spec: ojs-ml-resources 10.1
+        Default values of ``ext_ml_*`` attributes of jobs without them.
     ml_limits:
         Maximum resources that jobs may require.
     allowed_job_types:
         The job types that the queue takes; ``payment.*`` for all with a prefix. Empty: all.
+
+    Spec: ojs-ml-resources 10.1
     """
 
     backpressure: Bound | None = None

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ojster.core.calls import Arguments, Request
+from ojster.core.declared_options import described_by
 from ojster.core.durations import format_duration
 from ojster.core.rate_limit import Limits, Rate
 from ojster.core.timestamps import format_optional, parse_optional
@@ -16,10 +17,18 @@ from ojster.core.wire import Count, FairnessStrategy, Json, Weight
 from ojster.fleet.ml_resources import ResourceLimits
 from ojster.jobs.names import MAX_TYPE_LENGTH, TYPE_PATTERN
 from ojster.jobs.rate_limit_wire import RateBody, parse_limits
+from ojster.queues.rules import Bound, OverflowStrategy, Rules
 
 
+@described_by(Limits)
 class RateLimitOverrideBody(Arguments):
-    """Limits that temporarily replace those of a key."""
+    """Limits that temporarily replace those of a key.
+
+    Parameters
+    ----------
+    expires_at:
+        When they end, a time or a duration from now; ``None``: they stay.
+    """
 
     concurrency: Count | None = None
     rate: RateBody | None = None
@@ -74,20 +83,34 @@ class PoolBody(Request):
     starvation_prevention: StarvationPreventionBody | None = None
 
 
+@described_by(Bound)
 class BackpressureBody(Struct):
-    """Limits of a queue and the strategy when it is full; 0 means no limit. Missing members stay unchanged.
+    """Changes of the bound of a queue. Missing members stay unchanged, or are the defaults of a new bound.
 
-    A new bound has the strategy ``reject`` and the threshold 0.8 if they are missing.
+    Parameters
+    ----------
+    max_depth:
+        Maximum number of waiting jobs; 0: no bound.
+    max_size_bytes:
+        Not supported: only 0 is accepted.
     """
 
     max_depth: Count | UnsetType = UNSET
     max_size_bytes: Count = 0
-    strategy: Literal["reject", "block", "drop_oldest"] | UnsetType = UNSET
+    strategy: OverflowStrategy | UnsetType = UNSET
     warning_threshold: Annotated[float, Meta(ge=0, le=1)] | UnsetType = UNSET
 
 
 class DeadLetterRetentionBody(Struct):
-    """Retention of dead letters: maximum age, as an ISO 8601 duration, and maximum number."""
+    """Retention of dead letters.
+
+    Parameters
+    ----------
+    max_age:
+        How long they stay, as an ISO 8601 duration; ``None``: as the server says.
+    max_count:
+        Maximum number; ``None``: as the server says. The oldest are deleted first.
+    """
 
     max_age: str | UnsetType | None = UNSET
     max_count: Count | UnsetType | None = UNSET
@@ -103,8 +126,24 @@ AllowedType = Annotated[str, Meta(pattern=rf"^(\*|{TYPE_PATTERN.pattern}(\.\*)?)
 """A job type, or a prefix such as ``payment.*``."""
 
 
+@described_by(Limits, Rules)
 class QueueConfigBody(Request, forbid_unknown_fields=True):
-    """Changes of the settings of a queue. Missing members stay unchanged; ``null`` removes a setting."""
+    """Changes of the settings of a queue. Missing members stay unchanged; ``null`` removes a setting.
+
+    Parameters
+    ----------
+    rate_limit:
+        Maximum number of starts in a window; it begins with the first start. As ``{"limit": 100, "period": "PT1M"}``.
+    retention:
+        How long finished jobs stay, by state: ``completed``, ``cancelled`` and ``discarded``, each an ISO 8601 duration
+        or null. It is applied every ten minutes.
+    dead_letter:
+        How long, and how many, dead letters stay.
+    max_size:
+        Maximum number of waiting jobs. The same as ``backpressure.max_depth``.
+    overflow_policy:
+        What a push to a full queue does. The same as ``backpressure.strategy``.
+    """
 
     concurrency: Count | UnsetType | None = UNSET
     rate_limit: dict[str, Json] | UnsetType | None = UNSET
@@ -113,13 +152,10 @@ class QueueConfigBody(Request, forbid_unknown_fields=True):
     dead_letter: DeadLetterConfigBody | UnsetType | None = UNSET
     backpressure: BackpressureBody | UnsetType | None = UNSET
     ml_defaults: dict[str, Json] | UnsetType | None = UNSET
-    """Default ``ext_ml_*`` attributes for jobs without them."""
     ml_limits: ResourceLimits | UnsetType | None = UNSET
-    max_size: Annotated[Count | UnsetType | None, Meta(description="The same as backpressure.max_depth.")] = UNSET
-    overflow_policy: Literal["reject", "block", "drop_oldest"] | None = None
-    """The strategy when the queue is full, the same as backpressure.strategy. A new bound rejects by default."""
+    max_size: Count | UnsetType | None = UNSET
+    overflow_policy: OverflowStrategy | None = None
     allowed_job_types: list[AllowedType] | UnsetType | None = UNSET
-    """Job types that the queue takes; ``payment.*`` for all with a prefix, ``*`` or ``null`` for all."""
 
 
 DeletionStrategy = Literal["reject", "discard", "move"]
@@ -150,6 +186,7 @@ NEW_QUEUE: Final = msgspec.json.Decoder(NewQueueBody)
 QUEUE_DELETION: Final = msgspec.json.Decoder(QueueDeletionBody)
 
 
+@described_by(Limits)
 class QueueLimitBody(Arguments, forbid_unknown_fields=True):
     """Concurrency and rate limits of a queue; a missing member means no limit."""
 
@@ -175,14 +212,20 @@ def show_rate(rate: Rate | None) -> RateBody | None:
     return None if rate is None else RateBody(rate.limit, format_duration(rate.period))
 
 
+@described_by(Limits)
 class LimitsBody(Struct, omit_defaults=True):
-    """Limits of a queue or a key; a missing member means no limit."""
+    """Limits of a queue or a key; a missing member means no limit.
+
+    Parameters
+    ----------
+    max_per_second:
+        The limit of ``rate`` if its period is a second.
+    """
 
     concurrency: Count | None = None
     rate: RateBody | None = None
     throttle: RateBody | None = None
     max_per_second: int | None = None
-    """The limit of ``rate`` if its period is a second."""
 
 
 def show_limits(limits: Limits) -> LimitsBody:

@@ -28,10 +28,28 @@ class Cron(msgspec.Struct, frozen=True, kw_only=True):
 
     Parameters
     ----------
+    name:
+        Its name, as its tenant calls it.
+    expression:
+        Schedule, such as ``*/5 * * * *``, ``@daily`` or ``@every 90s``.
+    timezone:
+        IANA time zone of the expression; ``UTC`` by default.
+    overlap_policy:
+        What happens if the run before is unfinished; ``skip`` (the default): it starts none; ``allow``: it starts one
+        all the same; ``cancel_previous``: it cancels the one before; ``enqueue``: the next one waits for its turn.
+    enabled:
+        Whether it starts runs; it does by default.
+    description:
+        Text for operators; none by default.
     template:
         The enqueue request of its jobs, as JSON.
     workflow:
-        The request for a workflow that it starts instead, as JSON: with steps, from a definition, or a flow.
+        The request for a workflow that it starts instead, as JSON: with steps, from a definition, or a flow. It has no
+        id.
+    last_run_at, next_run_at:
+        When it started its last run, and starts the next one; ``None``: it has had none, or has none.
+    run_count:
+        How many runs it has started.
     created_by:
         The name of the caller that registered it first, if it is known. Its runs are created by the same.
     """

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 from zoneinfo import ZoneInfo, available_timezones
 
 from cronsim import CronSim, CronSimError
@@ -19,7 +19,7 @@ from ojster.core.durations import SECOND, parse_go_duration
 from ojster.core.errors import InvalidRequest
 
 OverlapPolicy = Literal["skip", "allow", "cancel_previous", "enqueue"]
-OVERLAP_POLICIES: Final[tuple[OverlapPolicy, ...]] = ("skip", "allow", "cancel_previous", "enqueue")
+OVERLAP_POLICIES: Final[tuple[OverlapPolicy, ...]] = get_args(OverlapPolicy)
 
 LONGEST_EXPRESSION: Final = 1_000
 """Maximum length of an expression, in characters."""

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from ojster.core.calls import Arguments
+from ojster.core.declared_options import described_by
 from ojster.core.durations import format_duration, parse_duration
 from ojster.core.errors import InvalidRequest
 from ojster.core.job import Job
@@ -32,11 +33,22 @@ class JobTemplateBody(Struct):
     options: dict[str, Raw] = {}
 
 
+@described_by(Cron)
 class CronBody(Struct):
     """A cron job. The schedule is ``expression`` or ``cron``; the job is ``job_template`` or the members beside it,
-    those that are not listed here among them, such as ``queue`` and ``retry``.
+    those that are not listed here among them, such as ``queue`` and ``retry``. The overlap policy ``cancel`` is another
+    name of ``cancel_previous``.
 
-    With ``workflow``, it starts a workflow instead: the member is a request as for ``POST /workflows``, without an id.
+    Parameters
+    ----------
+    cron:
+        The same as ``expression``.
+    job_template:
+        The enqueue request of its jobs.
+    type, args, meta, options:
+        The members of the template, if there is no ``job_template``.
+    on_conflict:
+        If there is a cron job of this name: ``replace`` (the default) changes it, ``reject`` refuses the request.
     """
 
     name: CronName
@@ -44,7 +56,6 @@ class CronBody(Struct):
     cron: str | None = None
     timezone: str = "UTC"
     overlap_policy: OverlapPolicy | Literal["cancel"] = "skip"
-    """``cancel`` is the same as ``cancel_previous``."""
     enabled: bool = True
     description: str | None = None
     job_template: JobTemplateBody | None = None
@@ -54,7 +65,6 @@ class CronBody(Struct):
     meta: dict[str, Raw] = {}
     options: dict[str, Raw] = {}
     on_conflict: OnConflict = "replace"
-    """If there is a cron job of this name: ``replace`` changes it, ``reject`` refuses the request."""
 
 
 class PruneBody(Arguments, forbid_unknown_fields=True):
@@ -75,13 +85,22 @@ class PruneAnswer(Struct):
 
 
 class MaintenanceBody(Arguments):
-    """Turns maintenance mode on or off, with a reason and an estimated duration (ISO 8601)."""
+    """Turns maintenance mode on or off.
+
+    Parameters
+    ----------
+    reason:
+        Why, for people.
+    estimated_duration:
+        How long it is likely to last, an ISO 8601 duration.
+    duration:
+        The same as ``estimated_duration``.
+    """
 
     enabled: bool
     reason: Annotated[str, Meta(max_length=1000)] | None = None
     estimated_duration: str | None = None
     duration: str | None = None
-    """The same as ``estimated_duration``."""
 
     @classmethod
     def of(cls, enabled: bool, reason: str | None, duration: int | None) -> Self:
@@ -132,10 +151,18 @@ class CronPatchBody(Arguments, forbid_unknown_fields=True):
     enabled: bool
 
 
+@described_by(Cron)
 class CronInfo(Struct, kw_only=True):
     """A cron job. If it enqueues jobs, the members of its template are also at its top.
 
-    If it starts workflows, it has ``workflow`` instead. ``starts`` says for people what it starts.
+    Parameters
+    ----------
+    cron:
+        The same as ``expression``.
+    starts:
+        What it starts, for people: a job type, or the kind and the name of a workflow.
+    job_template:
+        The enqueue request of its jobs.
 
     Spec: ojs-cron
     """
@@ -181,14 +208,19 @@ class CronAnswer(Struct):
 
 
 class RegisteredCronAnswer(Struct):
-    """A registered cron job, whether it is new, and whether it is new or has changed."""
+    """A registered cron job, whether it is new, and whether it is new or has changed.
+
+    Parameters
+    ----------
+    warnings:
+        Members of its template that look misspelt, and members beside it: they have no effect.
+    """
 
     cron: CronInfo
     cron_job: CronInfo
     is_new: bool
     is_changed: bool
     warnings: tuple[str, ...] | UnsetType = UNSET
-    """Members of its template that look misspelt, and members beside it: they have no effect."""
 
     @classmethod
     def of(cls, registered: Registered) -> Self:

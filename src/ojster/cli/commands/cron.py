@@ -12,7 +12,7 @@ import msgspec
 
 from ojster.api.loading import load_app
 from ojster.cli.commands.jobs import _argument
-from ojster.cli.declared import PointInTime
+from ojster.cli.declared import PointInTime, option_of
 from ojster.cli.options import ask, done, examples, json_array, parameter, with_json, with_url
 from ojster.cli.output import ago, job_json, print_json, print_table, timestamp_json
 from ojster.cli.workflow_file import named_start, read_start
@@ -23,7 +23,7 @@ from ojster.core.tenant import NOBODY, called, shown_tenant
 from ojster.core.timestamps import format_timestamp, system_clock
 from ojster.schedules.backfill import Backfill, BackfilledRun
 from ojster.schedules.cron import Cron
-from ojster.schedules.cron_expression import OVERLAP_POLICIES, OverlapPolicy
+from ojster.schedules.cron_expression import OverlapPolicy
 from ojster.schedules.misses_wire import CronMissesAnswer
 from ojster.worker.registration import leftover_crons
 
@@ -123,8 +123,8 @@ def list_misses(name: str, url: str, as_json: bool) -> None:
 @click.argument("expression")
 @click.argument("type", required=False)
 @click.argument("args", nargs=-1)
-@click.option("--timezone", default="UTC", show_default=True, help="IANA time zone of EXPRESSION.")
-@click.option("--overlap", type=click.Choice(OVERLAP_POLICIES), default="skip", show_default=True)
+@option_of(Cron, "timezone")
+@option_of(Cron, "overlap_policy", "--overlap")
 @click.option("--queue", "-q", help="Queue of the jobs of TYPE; by default 'default'.")
 @click.option("--flow", metavar="TYPE", help="Start this flow.")
 @click.option("--args", "flow_args", metavar="JSON", help="Arguments of the flow, a JSON array.")
@@ -141,7 +141,7 @@ def list_misses(name: str, url: str, as_json: bool) -> None:
 @with_url
 @with_json
 def add_cron(
-    name: str, expression: str, timezone: str, overlap: OverlapPolicy, url: str, as_json: bool, **what: Any
+    name: str, expression: str, timezone: str, overlap_policy: OverlapPolicy, url: str, as_json: bool, **what: Any
 ) -> None:
     """Register the cron job NAME, or update it: it enqueues jobs of TYPE, or starts a workflow or a flow."""
     template, workflow = _requests(**what)
@@ -149,7 +149,7 @@ def add_cron(
         name=name,
         expression=expression,
         timezone=timezone,
-        overlap_policy=overlap,
+        overlap_policy=overlap_policy,
         template=template,
         workflow=workflow,
     )

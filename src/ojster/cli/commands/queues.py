@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import re
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import click
 import msgspec
-from msgspec import UNSET
 
-from ojster.cli.declared import Command
+from ojster.cli.declared import Command, option_of
 from ojster.cli.options import ask, done, examples, with_json, with_url
 from ojster.cli.output import ago, console, print_json, print_table, timestamp_json
 from ojster.client.interface import Client
@@ -20,7 +19,6 @@ from ojster.core.timestamps import parse_optional
 from ojster.core.wire import Json
 from ojster.queues.answer_wire import QueueChangesAnswer
 from ojster.queues.queues import QueueStatistics
-from ojster.queues.rules import OverflowStrategy
 from ojster.queues.wire import DeletionStrategy, QueueConfigBody
 
 
@@ -88,37 +86,29 @@ def _of(number: int, most: int | None) -> str:
 _RATE: Final = re.compile(r"([0-9]+)/(P[0-9A-Z.]+|second|minute|hour|day)")
 
 
-class RateText(click.ParamType[Any]):
-    """A number of starts in a period, such as ``100/PT1M`` or ``5/second``, or ``none``."""
+class RateText(click.ParamType[dict[str, Any]]):
+    """A number of starts in a period, such as ``100/PT1M`` or ``5/second``."""
 
     name = "rate"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the rate as the API takes it; ``None``: no limit. The default stays as it is."""
-        if value == "none" or not isinstance(value, str):
-            return None if value == "none" else value
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
+        """Return the rate as the API takes it."""
         parts = _RATE.fullmatch(value)
         if parts is None:
             self.fail(f"{value!r} is no rate. Write a number and a period, as in 100/PT1M or 5/second.", param, ctx)
         return {"limit": int(parts[1]), "period": parts[2]}
 
 
-class NumberText(click.ParamType[Any]):
-    """A number, or ``none``."""
+_RATES: Final = {"type": RateText(), "metavar": "NUMBER/PERIOD"}
 
-    name = "number"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the number; ``None``: no limit. The default stays as it is."""
-        if value == "none" or not isinstance(value, str):
-            return None if value == "none" else value
-        if not value.isdecimal():
-            self.fail(f"{value!r} is no number. Write one, or none.", param, ctx)
-        return int(value)
-
-
-_MEMBERS: Final = {"rate": "rate_limit", "max_depth": "max_size", "when_full": "overflow_policy"}
-"""Members of the API whose options have other names."""
+_LIMITS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "concurrency": ("--concurrency", {}),
+    "rate_limit": ("--rate", _RATES),
+    "throttle": ("--throttle", _RATES),
+    "max_size": ("--max-depth", {}),
+    "overflow_policy": ("--when-full", {}),
+}
+"""Members of the API that have options: how they are called there, and what is written there in another way."""
 
 
 def with_limits(command: Command) -> Command:
@@ -126,27 +116,12 @@ def with_limits(command: Command) -> Command:
 
     @functools.wraps(command)
     def wrapped(*args: Any, **options: Any) -> Any:
-        own = {name: options.pop(name) for name in ("concurrency", "rate", "throttle", "max_depth", "when_full")}
-        limits = QueueConfigBody(**{_MEMBERS.get(name, name): value for name, value in own.items()})
+        limits = QueueConfigBody(**{name: options.pop(name) for name in _LIMITS})
         return command(*args, limits=limits, **options)
 
     result: Command = wrapped
-    for add in (
-        click.option(
-            "--when-full",
-            type=click.Choice(get_args(OverflowStrategy)),
-            help="What a push to a full queue does; the queue needs a --max-depth.",
-        ),
-        click.option(
-            "--max-depth", type=NumberText(), default=UNSET, help="Maximum number of waiting jobs; none: no bound."
-        ),
-        click.option("--throttle", type=RateText(), default=UNSET, help="As --rate, evenly spread over the period."),
-        click.option("--rate", type=RateText(), default=UNSET, help="Maximum starts in a period, as in 100/PT1M."),
-        click.option(
-            "--concurrency", type=NumberText(), default=UNSET, help="Maximum number of jobs at once; none: no limit."
-        ),
-    ):
-        result = add(result)
+    for name, (flag, more) in reversed(_LIMITS.items()):
+        result = option_of(QueueConfigBody, name, flag, **more)(result)
     return result
 
 
