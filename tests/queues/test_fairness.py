@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from ojster.core.durations import SECOND
 from ojster.core.errors import NotFound
+from ojster.core.wire import FairnessStrategy
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement
 from ojster.queues import pools
-from ojster.queues.fairness import STRICT, FairnessState, Sharing, Strategy
+from ojster.queues.fairness import STRICT, FairnessState, Sharing
 from ojster.queues.pool import Pool
 from ojster.service import Service
 from ojster.storage.open import open_database
@@ -139,7 +140,7 @@ async def test_a_new_job_in_a_queue_that_was_empty_is_not_starved(bench: Bench, 
     st.lists(st.integers(1, 30), min_size=1, max_size=12),
 )
 def test_shares_are_kept_however_many_are_asked_for_at_a_time(
-    weights: list[int], strategy: Strategy, part: float, asked: list[int]
+    weights: list[int], strategy: FairnessStrategy, part: float, asked: list[int]
 ) -> None:
     queues = [f"q{number}" for number in range(len(weights))]
     least = part / len(queues)

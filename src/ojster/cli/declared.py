@@ -150,6 +150,8 @@ def type_of(declared: Option) -> dict[str, Any]:
     kinds = (declared.kind, *get_args(declared.kind))
     bounds = bounds_of(declared.kind)
     least, most = bounds.get("ge"), bounds.get("le")
+    if bool in kinds:
+        return {"is_flag": True}
     if choices := [get_args(kind) for kind in kinds if get_origin(kind) is Literal]:
         return {"type": click.Choice(choices[0])}
     if isinstance(declared.default, timedelta):

@@ -16,14 +16,15 @@ from ojster.cli.declared import Command, option_of
 from ojster.cli.option_rules import needs
 from ojster.cli.options import parameter
 from ojster.core.errors import InvalidRequest
+from ojster.core.wire import FairnessStrategy
 from ojster.fleet.requirements import check_capabilities
 from ojster.jobs.names import check_queue_name
-from ojster.queues.fairness import Sharing, Strategy
+from ojster.queues.fairness import Sharing
 from ojster.sandbox.sandbox import DEFAULT_MODULES, Sandbox
 from ojster.worker.children import ChildLimits
 from ojster.worker.worker import Worker
 
-STRATEGIES: Final = get_args(Strategy)
+STRATEGIES: Final = get_args(FairnessStrategy)
 
 
 def ends_with_parent(command: Command) -> Command:
@@ -99,7 +100,7 @@ def with_queues(function: Command) -> Command:
     """Add ``--queues`` and ``--strategy``, as the arguments ``queues`` and ``sharing``."""
 
     @functools.wraps(function)
-    def read(*args: Any, queues: str | None, strategy: Strategy | None, **more: Any) -> Any:
+    def read(*args: Any, queues: str | None, strategy: FairnessStrategy | None, **more: Any) -> Any:
         names, sharing = _parse_queues(queues, strategy)
         return function(*args, queues=names, sharing=sharing, **more)
 
@@ -189,7 +190,7 @@ def _sandbox(
     return Sandbox(modules or DEFAULT_MODULES, values=dict(map(parameter, values)), weak=code_tasks == "weak")
 
 
-def _parse_queues(queues: str | None, strategy: Strategy | None) -> tuple[list[str] | None, Sharing | None]:
+def _parse_queues(queues: str | None, strategy: FairnessStrategy | None) -> tuple[list[str] | None, Sharing | None]:
     """Parse ``--queues`` and ``--strategy`` into queue names and a ``Sharing``; ``None``: the worker's defaults."""
     if queues is None:
         return None, None if strategy is None else Sharing(strategy)

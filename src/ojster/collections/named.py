@@ -23,8 +23,11 @@ class Collection(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Parameters
     ----------
+    description:
+        What it is for.
     keep_removed:
-        How long it keeps removed and replaced items, an ISO 8601 duration; ``None``: as long as the collection.
+        How long it keeps removed and replaced items (``P30D``), or ``never`` to delete none; ``None``: the same as
+        ``never``.
     shared:
         Whether the workspaces inside its workspace can read it.
     workspace:

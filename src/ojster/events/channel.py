@@ -22,10 +22,18 @@ class Channel(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Parameters
     ----------
-    sender, to, cc, subject:
-        For e-mail: the sender, and the default recipients and subject.
-    url, secret:
-        For a webhook: the URL to call, and the secret that signs the request.
+    sender:
+        Sender address of the messages, for ``email``.
+    to:
+        Recipient, or several; a notification may name others.
+    cc:
+        Copy recipient, or several.
+    subject:
+        Default subject, such as ``{job.type} {event}``.
+    url:
+        Address to call, for ``webhook``.
+    secret:
+        Signs the requests of a webhook; the server makes one if there is none.
     """
 
     name: str

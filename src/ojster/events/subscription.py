@@ -16,10 +16,18 @@ class Subscription(msgspec.Struct, frozen=True):
 
     Parameters
     ----------
+    url:
+        Address to which the events are posted.
     events:
         Types of events; ``job.*`` matches all types with this prefix, ``*`` all types.
+    secret:
+        Signs the deliveries; the server makes one if there is none.
+    active:
+        Whether events are delivered.
     queues, job_types:
         Only events of these; empty: of all.
+    metadata:
+        What its owner notes about it.
     former_secret, former_until:
         The previous secret, and until when deliveries are signed with it too.
 

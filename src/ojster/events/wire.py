@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ojster.core.calls import Request, SinglePage, Whole
+from ojster.core.declared_options import described_by
 from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.core.wire import Count, Json, NumberedPaginationBody, PaginationBody, Timestamp
 from ojster.events.channel import Channel
@@ -15,6 +16,7 @@ from ojster.events.subscription import Subscription
 from ojster.insight.receivers import FailingReceiver
 
 
+@described_by(Subscription)
 class EventFilterBody(Struct):
     """Queues and job types to which events are limited; an empty list means all."""
 
@@ -22,8 +24,15 @@ class EventFilterBody(Struct):
     job_types: list[str] = []
 
 
+@described_by(Subscription)
 class SubscriptionBody(Request):
-    """A webhook subscription. In ``events``, ``job.*`` matches all types with that prefix, and ``*`` all types."""
+    """A webhook subscription.
+
+    Parameters
+    ----------
+    filter:
+        Queues and job types of the events; null: all.
+    """
 
     url: Annotated[str, Meta(max_length=2000)]
     events: Annotated[list[str], Meta(min_length=1, max_length=100)]
@@ -33,6 +42,7 @@ class SubscriptionBody(Request):
     metadata: dict[str, Json] = msgspec.field(default_factory=dict)
 
 
+@described_by(SubscriptionBody)
 class SubscriptionPatchBody(Request):
     """Changes of a webhook subscription."""
 
@@ -43,6 +53,7 @@ class SubscriptionPatchBody(Request):
     metadata: dict[str, Json] | UnsetType = UNSET
 
 
+@described_by(Channel)
 class ChannelBody(Struct, forbid_unknown_fields=True):
     """A notification channel: ``email`` (``from``, ``to``) or ``webhook`` (``url``)."""
 
@@ -65,10 +76,18 @@ class FailingBody(Struct):
     waiting: Count
 
 
+@described_by(SubscriptionBody)
 class SubscriptionInfo(Struct):
-    """A webhook subscription. ``secret`` is shown when it is made and when it changes.
+    """A webhook subscription.
 
-    ``failing``: its last delivery was not accepted.
+    Parameters
+    ----------
+    secret:
+        Signs the deliveries; it is shown when it is made and when it changes.
+    former_secret_expires_at:
+        Until when deliveries are signed with the previous secret, too.
+    failing:
+        Failures since the last delivery that was accepted, if the last one was not.
 
     Spec: ojs-webhooks 5.1
     """

@@ -9,9 +9,10 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ojster.core.calls import Arguments
+from ojster.core.declared_options import described_by
 from ojster.core.wire import FromWorker, Identifier, JobTypes, Json, Milliseconds
 from ojster.fleet.requirements import idle_capabilities
-from ojster.fleet.worker_rule import read_rule_members
+from ojster.fleet.worker_rule import WorkerRule, read_rule_members
 
 
 class HandlerBody(Struct):
@@ -58,10 +59,16 @@ class DirectiveBody(Arguments):
     directive: Annotated[str, Meta(pattern="^(running|quiet|terminate)$")]
 
 
+@described_by(WorkerRule)
 class WorkerRuleBody(Arguments, forbid_unknown_fields=True):
     """An operator's rule for a worker; missing members stay unchanged.
 
-    ``provides`` is merged by member; ``null`` means that the worker does not provide it.
+    Parameters
+    ----------
+    provides:
+        Facts that replace those that it reports, merged by member; null: the worker does not provide it.
+    allowed_types, denied_types:
+        The job types that it accepts; ``payment.*`` for all with a prefix.
     """
 
     enabled: bool | UnsetType = UNSET

@@ -12,14 +12,12 @@ Spec: ojs-fair-scheduling 7, 8
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import msgspec
 
 from ojster.core.declared_options import PositiveCount, check_fields
-from ojster.core.wire import Weight
-
-Strategy = Literal["strict", "round-robin", "weighted", "least-loaded"]
+from ojster.core.wire import FairnessStrategy, Weight
 
 
 class Sharing(msgspec.Struct, frozen=True):
@@ -47,7 +45,7 @@ class Sharing(msgspec.Struct, frozen=True):
     (3.0, 1)
     """
 
-    strategy: Strategy = "strict"
+    strategy: FairnessStrategy = "strict"
     weights: tuple[tuple[str, Weight], ...] = ()
     least_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
     rotation: PositiveCount | None = None

@@ -17,6 +17,8 @@ from ojster.core.wire import Count, FairnessStrategy, Json, Weight
 from ojster.fleet.ml_resources import ResourceLimits
 from ojster.jobs.names import MAX_TYPE_LENGTH, TYPE_PATTERN
 from ojster.jobs.rate_limit_wire import RateBody, parse_limits
+from ojster.queues.fairness import Sharing
+from ojster.queues.pool import Pool
 from ojster.queues.rules import Bound, OverflowStrategy, Rules
 
 
@@ -57,6 +59,15 @@ class QueueWeightBody(Struct):
 class StarvationPreventionBody(Struct):
     """How a pool keeps its queues from starving.
 
+    Parameters
+    ----------
+    enabled:
+        Whether it does; without it, the other members have no effect.
+    rotation_interval:
+        Time without service after which a queue with jobs is served, an ISO 8601 duration.
+    min_dispatch_ratio:
+        Minimum share of the jobs handed out for each queue that has jobs.
+
     Spec: ojs-fair-scheduling 8
     """
 
@@ -65,8 +76,20 @@ class StarvationPreventionBody(Struct):
     min_dispatch_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.05
 
 
+@described_by(Pool, Sharing)
 class PoolBody(Request):
     """A pool: workers that share queues, and the fairness between these queues.
+
+    Parameters
+    ----------
+    queues:
+        Queues of the workers, in order, or with their weights.
+    name:
+        The same name as in the path.
+    weights:
+        Weights of queues, used by the strategy ``weighted``. Queues that are left out have the weight 1.
+    strategy:
+        As of a worker's queues; ``round-robin`` by default.
 
     Spec: ojs-fair-scheduling 6
     """

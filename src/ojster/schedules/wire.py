@@ -260,7 +260,17 @@ class DocumentedTriggeredAnswer(Struct):
 
 
 class BackfillBody(Arguments):
-    """The time whose occurrences are backfilled, and how many of the runs run at once."""
+    """The time whose occurrences are backfilled.
+
+    Parameters
+    ----------
+    since, until:
+        The first and the last moment.
+    concurrency:
+        Maximum number of the runs that run at once.
+    dry_run:
+        Whether nothing is started, and the answer has the occurrences.
+    """
 
     since: Timestamp
     until: Timestamp

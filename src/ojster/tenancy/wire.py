@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ojster.core.access import EVERYWHERE, Grant, Role, Token, read_grant
 from ojster.core.calls import Arguments, Request, Whole
+from ojster.core.declared_options import described_by
 from ojster.core.durations import format_duration, parse_duration
 from ojster.core.tenant import shown_tenant
 from ojster.core.timestamps import format_optional, format_timestamp, parse_moment, parse_optional, parse_timestamp
@@ -24,10 +25,19 @@ from ojster.core.wire import (
     Timestamp,
 )
 from ojster.jobs.rate_limit_wire import RateBody
+from ojster.tenancy.tenant import Tenant
 
 
+@described_by(Tenant)
 class TenantLimitsBody(Request):
-    """Limits of a tenant, over all its queues.
+    """Limits of a tenant, over all its queues. Missing members stay unchanged; ``null`` removes a limit.
+
+    Parameters
+    ----------
+    fairness_weight:
+        Share of the workers, relative to the weights of other tenants.
+    reason:
+        Why, for people: it is in the event of the change.
 
     Spec: ojs-multi-tenancy 8.1
     """
@@ -41,8 +51,22 @@ class TenantLimitsBody(Request):
     reason: str | None = None
 
 
+@described_by(Tenant)
 class TenantBody(Request):
     """Limits and fairness weight of a tenant.
+
+    Parameters
+    ----------
+    tenant_id:
+        Its name; the same as in the path, if that has one.
+    limits:
+        Limits, over all its queues.
+    fairness_weight:
+        Share of the workers, relative to the weights of other tenants.
+    priority_boost:
+        Tenants with a greater boost are served before all others.
+    expiration_delay:
+        Retention of its finished jobs and workflows: an ISO 8601 duration, or ``never``; null: the server's default.
 
     Spec: ojs-multi-tenancy 8.1
     """
@@ -70,8 +94,17 @@ def show_grants(grants: Iterable[Grant]) -> list[GrantBody]:
     ]
 
 
+@described_by(Token)
 class TokenBody(Arguments, forbid_unknown_fields=True):
-    """A token: its name, grants, queues (none means all) and expiry; ``+P30D`` is relative to now."""
+    """A token to make.
+
+    Parameters
+    ----------
+    grants:
+        Its roles, each in a workspace and those inside it.
+    expires_at:
+        Time at which it expires, or a duration from now such as ``+P30D``; null: never.
+    """
 
     name: Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f]*$")]
     grants: Annotated[list[GrantBody], Meta(min_length=1, max_length=100)]
@@ -94,7 +127,13 @@ class TokenBody(Arguments, forbid_unknown_fields=True):
 
 
 class TokenRotationBody(Arguments, forbid_unknown_fields=True):
-    """``grace``: how long the old secret stays valid, as an ISO 8601 duration; default one day."""
+    """A new secret for a token.
+
+    Parameters
+    ----------
+    grace:
+        How long the old secret stays valid, an ISO 8601 duration; one day by default.
+    """
 
     grace: str | None = None
 
@@ -108,6 +147,7 @@ class TokenRotationBody(Arguments, forbid_unknown_fields=True):
         return {} if self.grace is None else {"grace": parse_duration(self.grace)}
 
 
+@described_by(Token)
 class TokenInfo(Struct):
     """A token, without its hashes.
 
@@ -199,6 +239,7 @@ def read_token(shown: TokenInfo) -> Token:
     return Token(shown.id, shown.name, b"", grants, created_at, shown.queues, expires_at, last_used_at)
 
 
+@described_by(Tenant)
 class TenantLimitsInfo(Struct, omit_defaults=True):
     """The limits of a tenant; a missing member means no limit."""
 
@@ -217,6 +258,7 @@ class TenantCountsBody(JobCountsBody, kw_only=True):
     failed_24h: Count
 
 
+@described_by(TenantBody)
 class TenantInfo(Whole):
     """A tenant with its limits, its jobs and its work.
 

@@ -7,6 +7,7 @@ import os
 import click
 import msgspec
 
+from ojster.cli.declared import option_of
 from ojster.cli.options import ask, done, examples, with_json, with_url
 from ojster.cli.output import print_json, print_table
 from ojster.core.timestamps import system_clock
@@ -30,10 +31,10 @@ def channels() -> None:
 
 @channels.command("email", epilog=examples("ojster channels email ops --from jobs@example.com --to ada@example.com"))
 @click.argument("name")
-@click.option("--from", "sender", required=True, metavar="ADDRESS", help="Sender address of the messages.")
-@click.option("--to", required=True, multiple=True, metavar="ADDRESS", help="Recipient; repeatable.")
-@click.option("--cc", multiple=True, metavar="ADDRESS", help="Copy recipient; repeatable.")
-@click.option("--subject", help="Default subject, such as '{job.type} {event}'.")
+@option_of(Channel, "sender", "--from", required=True, metavar="ADDRESS")
+@option_of(Channel, "to", required=True, multiple=True, metavar="ADDRESS", help="Recipient; repeatable.")
+@option_of(Channel, "cc", multiple=True, metavar="ADDRESS", help="Copy recipient; repeatable.")
+@option_of(Channel, "subject")
 @with_url
 @with_json
 def put_email(

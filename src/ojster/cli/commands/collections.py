@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from ojster.cli.commands.jobs import _argument
-from ojster.cli.declared import Command
+from ojster.cli.declared import Command, option_of
 from ojster.cli.options import ask, done, examples, with_json, with_url
 from ojster.cli.output import print_json, print_table
 from ojster.client.file_transfer import upload
@@ -49,19 +49,9 @@ def _selected_collection(collection: str | None, workflow: str | None, job: str 
 
 def with_settings(command: Command) -> Command:
     """Add the options that set what a collection is for, what it keeps, and who reads it."""
-    described = click.option("--description", help="Purpose of the collection.")
-    keeps = click.option(
-        "--keep-removed", metavar="PERIOD", help="Keep removed and replaced items so long: P30D; never: delete none."
-    )
-    return described(
-        keeps(
-            click.option(
-                "--shared/--not-shared",
-                default=None,
-                help="Let the workspaces inside its workspace read the collection.",
-            )(command)
-        )
-    )
+    shares = option_of(Collection, "shared", "--shared/--not-shared", default=None)
+    keeps = option_of(Collection, "keep_removed", metavar="PERIOD")
+    return option_of(Collection, "description")(keeps(shares(command)))
 
 
 @collections.command(

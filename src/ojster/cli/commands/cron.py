@@ -25,6 +25,7 @@ from ojster.schedules.backfill import Backfill, BackfilledRun
 from ojster.schedules.cron import Cron
 from ojster.schedules.cron_expression import OverlapPolicy
 from ojster.schedules.misses_wire import CronMissesAnswer
+from ojster.schedules.wire import BackfillBody
 from ojster.worker.registration import leftover_crons
 
 
@@ -216,9 +217,7 @@ def run_cron(name: str, url: str, as_json: bool) -> None:
     help="First moment: RFC 3339, or a duration before now such as -P1D.",
 )
 @click.option("--to", "until", type=PointInTime(), help="Last moment, likewise; by default now.")
-@click.option(
-    "--concurrency", type=click.IntRange(1, 1000), default=1, show_default=True, help="How many runs run at once."
-)
+@option_of(BackfillBody, "concurrency")
 @click.option("--dry-run", is_flag=True, help="Show the occurrences, and start nothing.")
 @click.option("--yes", "-y", is_flag=True, help="Start them without asking.")
 @with_url
