@@ -1,4 +1,7 @@
-"""Diagrams of workflows that have not started."""
+"""Workflows that are only declared, as they are drawn.
+
+A preview follows the declaration, not the plan, which has no steps in maps, and containers that nobody has declared.
+"""
 
 from __future__ import annotations
 
