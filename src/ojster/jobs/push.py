@@ -6,6 +6,9 @@ Spec: ojs-core 7.1 (PUSH), ojs-unique-jobs
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Final
 
 import msgspec
 
@@ -171,24 +174,34 @@ def _insert(tx: Transaction, jobs: Sequence[Job]) -> None:
     if not jobs:
         return
     tx.insert_jobs(jobs)
-    for job in jobs:
-        tx.count(job.queue, job.tenant, job.state, 1)
-        JOB_STATES.check(None, job.state)
-        job.moved = (None, job.state)
-        if job.due_at is not None:
-            tx.expect(job.due_at)
-        if job.state == "available":
-            tx.make_fetchable(job)
-            tx.emit("job.enqueued", job)
-        elif job.state == "scheduled":
-            tx.emit("job.scheduled", job, scheduled_at=job.due_at)
-        else:
-            tx.emit("job.pending", job)
-        if job.flags:
+    for _, alike in groupby(jobs, key=_what_follows):
+        _record_new(tx, list(alike))
+    ensure_queues(tx, {job.queue for job in jobs})
+
+
+_what_follows: Final = attrgetter("queue", "tenant", "type", "state", "due_at", "flags", "node", "trace_id")
+"""What the effects of a new job depend on."""
+
+
+def _record_new(tx: Transaction, jobs: Sequence[Job]) -> None:
+    """Record the effects of new jobs on whose ids alone these effects differ."""
+    first = jobs[0]
+    JOB_STATES.check(None, first.state)
+    tx.count(first.queue, first.tenant, first.state, len(jobs))
+    tx.expect(first.due_at)
+    data: dict[str, Any] = {"from": None, "to": first.state}
+    if first.state == "available":
+        tx.make_fetchable(*jobs)
+        tx.emit_together("job.enqueued", jobs, data)
+    elif first.state == "scheduled":
+        tx.emit_together("job.scheduled", jobs, {"scheduled_at": first.due_at, **data})
+    else:
+        tx.emit_together("job.pending", jobs, data)
+    if first.flags:
+        for job in jobs:
             tx.note_event(job, "on_creation")
             if job.node is not None:
                 tx.note_event(job, "on_unblock")
-    ensure_queues(tx, {job.queue for job in jobs})
 
 
 def ensure_queues(tx: Transaction, names: Iterable[str]) -> None:

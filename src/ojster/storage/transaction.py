@@ -159,6 +159,17 @@ class Transaction(ABC):
             self.effects.history.append((job.seq, type, data | circumstances(job, data)))
         self.effects.events.append((type, self.now, job.id, job.queue, job.type, data, job.tenant))
 
+    def emit_together(self, type: str, jobs: Sequence[Job], data: dict[str, Any]) -> None:
+        """Record an event of new jobs of one queue, type, tenant and trace, with the same data; see ``emit``.
+
+        New jobs have no number yet, and so no history beside the event.
+        """
+        first = jobs[0]
+        if first.trace_id is not None:
+            data["trace_id"] = first.trace_id
+        now, queue, job_type, tenant = self.now, first.queue, first.type, first.tenant
+        self.effects.events += [(type, now, job.id, queue, job_type, data, tenant) for job in jobs]
+
     def emit_about(
         self, type: str, subject: str, queue: str | None = None, *, tenant: str | None = None, **data: Any
     ) -> None:
@@ -193,15 +204,12 @@ class Transaction(ABC):
         if tenant:
             counts[qualify(tenant, queue), state] += change
 
-    def make_fetchable(self, job: Job) -> None:
-        """Record that a job has become available."""
-        available = self.effects.available
-        available[job.queue].add(job.id)
-        if job.tenant:
-            available[qualify(job.tenant, job.queue)].add(job.id)
-        self.effects.tallies[job.queue].enqueued += 1
-        if job.tenant:
-            self.effects.tallies[qualify(job.tenant, job.queue)].enqueued += 1
+    def make_fetchable(self, *jobs: Job) -> None:
+        """Record that jobs of one queue and tenant have become available."""
+        queue, tenant = jobs[0].queue, jobs[0].tenant
+        for name in (queue, qualify(tenant, queue)) if tenant else (queue,):
+            self.effects.available[name].update([job.id for job in jobs])
+            self.effects.tallies[name].enqueued += len(jobs)
 
     def make_taken(self, job: Job) -> None:
         """Record that a job is no longer available."""
