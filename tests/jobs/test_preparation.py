@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ojster.core.errors import OjsterError, PayloadTooLarge
 from ojster.core.json_objects import Members, read_members
@@ -32,10 +33,7 @@ class FakeScope(SimpleNamespace):
 
 
 def prepare(requests: list[dict[str, Any]]) -> list[NewJob | str]:
-    settings = SimpleNamespace(largest_job=LARGEST, default_tenant="")
-    database = SimpleNamespace(clock=lambda: NOW, settings=settings)
-    scope: Any = FakeScope(database=database, tenant=None, access=None)
-    preparation = Preparation(scope, MiddlewareChain(), (), Catalogue(()))
+    preparation = new_preparation()
 
     async def all_of_them() -> list[NewJob | str]:
         made: list[NewJob | str] = []
@@ -47,6 +45,13 @@ def prepare(requests: list[dict[str, Any]]) -> list[NewJob | str]:
         return made
 
     return asyncio.run(all_of_them())
+
+
+def new_preparation() -> Preparation:
+    settings = SimpleNamespace(largest_job=LARGEST, default_tenant="")
+    database = SimpleNamespace(clock=lambda: NOW, settings=settings)
+    scope: Any = FakeScope(database=database, tenant=None, access=None)
+    return Preparation(scope, MiddlewareChain(), (), Catalogue(()))
 
 
 def members_of(wire: dict[str, Any]) -> Members:
@@ -63,7 +68,11 @@ def alone(wire: dict[str, Any]) -> NewJob | str:
 def without_id(made: NewJob | str) -> object:
     if isinstance(made, str):
         return made
-    return msgspec.structs.asdict(made) | {"id": "", "envelope": made.envelope.replace(made.id.encode(), b"ID")}
+    return msgspec.structs.asdict(made) | {
+        "id": "",
+        "model": None,
+        "envelope": made.envelope.replace(made.id.encode(), b"ID"),
+    }
 
 
 OPTIONS = st.sampled_from(
@@ -100,6 +109,23 @@ def test_many_jobs_are_what_each_would_be_alone(requests: list[dict[str, Any]]) 
     assert [without_id(one) for one in made] == [without_id(alone(one)) for one in requests]
     ids = [one.id for one in made if isinstance(one, NewJob)]
     assert len(set(ids)) == len(ids)
+
+
+@given(st.lists(REQUESTS, max_size=30))
+def test_jobs_prepared_together_are_what_each_would_be_alone(requests: list[dict[str, Any]]) -> None:
+    valid = [one for one in requests if isinstance(alone(one), NewJob)]
+    made = asyncio.run(new_preparation().jobs(map(members_of, valid)))
+    assert [without_id(one) for one in made] == [without_id(alone(one)) for one in valid]
+
+
+@given(st.lists(REQUESTS, max_size=30))
+def test_jobs_of_one_model_differ_in_their_ids_and_envelopes_alone(requests: list[dict[str, Any]]) -> None:
+    made = [one for one in prepare(requests) if isinstance(one, NewJob) and one.model is not None]
+    by_model: dict[int, list[object]] = {}
+    for job in made:
+        by_model.setdefault(id(job.model), []).append(replace(job, id="", envelope=b""))
+    for alike in by_model.values():
+        assert alike == [alike[0]] * len(alike)
 
 
 def test_jobs_that_differ_in_their_arguments_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:

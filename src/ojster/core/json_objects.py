@@ -99,12 +99,17 @@ def check_depth(raw: bytes, what: str, deepest: int = MAX_VALUE_DEPTH) -> None:
     InvalidPayload
         It is.
     """
-    if raw.count(b"[") + raw.count(b"{") <= deepest:
+    if opening_brackets(raw) <= deepest:
         return
     plain = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
     brackets = b"".join(plain.translate(None, _NO_BRACKETS).split(b'"')[::2])  # the text between the strings
     if max(accumulate(array("b", brackets.translate(_STEPS))), default=0) > deepest:
         raise too_deep(what, deepest)
+
+
+def opening_brackets(raw: bytes) -> int:
+    """Return a number of levels that JSON is certainly not nested deeper than: how many brackets it opens."""
+    return raw.count(b"[") + raw.count(b"{")
 
 
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b'[]{}"'))

@@ -38,6 +38,9 @@ from ojster.jobs.uniqueness import UniquePolicy, fingerprint
 
 SPEC_VERSION: Final = "1.0"
 
+MAX_JOB_DEPTH: Final = 1 + MAX_VALUE_DEPTH
+"""Maximum depth of a job as JSON, in levels."""
+
 MAX_META_BYTES: Final = 65_536
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -149,6 +152,8 @@ class NewJob(msgspec.Struct, gc=False):
     """What capabilities have read from its attributes, by their names."""
     reach: Reach | None = None
     """Which jobs its caller may know and replace, for unique jobs; ``None``: all."""
+    model: object = None
+    """What it was made after: jobs with the same model differ in their ids and envelopes alone; ``None``: nothing."""
     warnings: tuple[str, ...] = ()
     """Violations of the schema of its type by its arguments, and unknown members that look like mistakes."""
 
@@ -309,7 +314,7 @@ def check_envelope(envelope: bytes, largest: int) -> None:
     PayloadTooLarge, InvalidPayload
         It is too large, or nested too deeply.
     """
-    check_depth(envelope, "The job", 1 + MAX_VALUE_DEPTH)
+    check_depth(envelope, "The job", MAX_JOB_DEPTH)
     if len(envelope) > largest:
         sizes = {"limit": largest, "max_bytes": largest, "actual_bytes": len(envelope), "field": "envelope"}
         raise PayloadTooLarge(f"The job takes {len(envelope)} bytes; at most {largest} are allowed.", **sizes)

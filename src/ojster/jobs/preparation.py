@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterable, Sequence
 from copy import copy
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from ojster.core.ids import new_id
 from ojster.core.job_flags import ANY_EVENT, REACTIONS
-from ojster.core.json_objects import Members
+from ojster.core.json_objects import Members, opening_brackets
+from ojster.core.turns import ITEMS_PER_TURN
 from ojster.jobs import schemas
 from ojster.jobs.attributes import OF_STEPS
 from ojster.jobs.authorship import sign
 from ojster.jobs.code import ATTRIBUTE as CODE_ATTRIBUTE
 from ojster.jobs.extension import Completer, hooks
 from ojster.jobs.middleware import EnqueueMiddleware, MiddlewareChain, through_middleware
-from ojster.jobs.new_job import MARK, NewJob, Reach, check_envelope, other_members, read_job
+from ojster.jobs.new_job import MARK, MAX_JOB_DEPTH, NewJob, Reach, check_envelope, other_members, read_job
 from ojster.jobs.scope import Scope
 
 _NULL: Final = msgspec.Raw(b"null")
@@ -34,6 +37,12 @@ _PLAIN_STEP: Final = _PLAIN | OF_STEPS
 
 MOST_MODELS: Final = 100
 """Maximum number of models that are kept."""
+
+COPIES_PER_READ: Final = 5
+"""Number of jobs that can be made from a model in the time in which one is read."""
+
+COPIES_PER_TURN: Final = COPIES_PER_READ * ITEMS_PER_TURN
+"""Number of jobs made from a model after which other tasks of the event loop run."""
 
 Shape = tuple[str | int | bytes, ...]
 """What plain requests have in common."""
@@ -57,21 +66,24 @@ class _Model:
         What it was read from.
     """
 
-    __slots__ = ("_has_others", "_job", "_parts", "_request")
+    __slots__ = ("_has_others", "_job", "_parts", "_request", "common", "plain_brackets")
 
     def __init__(self, job: NewJob, request: Members) -> None:
         self._job = job
         self._request = request
         self._parts: tuple[bytes, bytes, bytes, bytes] | None = None
         self._has_others = False
+        self.common = {name: value for name, value in request.items() if name != "args"}
+        """The request without its arguments."""
+        self.plain_brackets = 0
+        """With that many brackets in the arguments, a job is certainly not nested too deeply."""
 
     def job(self, request: Members, args: bytes) -> NewJob:
         before_id, after_id, after_args, after_others = self._parts or self._divide()
         others = _others(request) if self._has_others else b""
-        job = copy(self._job)
-        job.id = new_id()
-        job.envelope = b"".join((before_id, job.id.encode(), after_id, args, after_args, others, after_others))
-        return job
+        id = new_id()
+        envelope = b"".join((before_id, id.encode(), after_id, args, after_args, others, after_others))
+        return replace(self._job, id=id, envelope=envelope)
 
     def _divide(self) -> tuple[bytes, bytes, bytes, bytes]:
         """Return the envelope without what differs: not before the second job, because many are the only one."""
@@ -81,6 +93,7 @@ class _Model:
         self._has_others = bool(others)
         after_args, after_others = rest.rsplit(others, 1) if others else (rest, b"")
         self._parts = (before_id, after_id, after_args, after_others)
+        self.plain_brackets = MAX_JOB_DEPTH - sum(map(opening_brackets, self._parts))
         return self._parts
 
 
@@ -99,6 +112,8 @@ class Models:
         self._now = now
         self._largest = largest
         self._models: dict[Shape, _Model] = {}
+        self._last: _Model | None = None
+        """The model of the last request."""
 
     def read(self, members: Members, tenant: str) -> NewJob:
         """Return the job of a step that a request describes, as ``read_job`` does; the request is consumed."""
@@ -120,19 +135,40 @@ class Models:
         """
         model = None if shape is None else self._models.get(shape)
         args = bytes(members.get("args", b""))
-        if model is None or args[:1] != b"[" or MARK in args:
+        if model is None or not _are_plain(args):
             return None
         job = model.job(members, args)
         check_envelope(job.envelope, self._largest)
+        self._last = model
         return job
 
-    def keep(self, shape: Shape | None, job: NewJob, request: Members) -> None:
+    def next_job(self, members: Members) -> NewJob | None:
+        """Return what ``job`` does, if a request differs from the last one in its arguments alone; ``None``: ask it."""
+        last = self._last
+        if last is None or (raw := members.pop("args", None)) is None:
+            return None
+        args = bytes(raw)
+        if members == last.common and _are_plain(args):
+            job = last.job(members, args)
+            if len(job.envelope) > self._largest or opening_brackets(args) > last.plain_brackets:
+                check_envelope(job.envelope, self._largest)
+            job.model = last
+            return job
+        members["args"] = raw
+        return None
+
+    def keep(self, shape: Shape | None, job: NewJob, request: Members) -> _Model | None:
         """Make a model of a job that was read from a request of a shape, unless more than its args depends on them."""
         if shape is None or job.unique is not None or job.limit is not None or job.flags or job.suspension is not None:
-            return
+            return None
         if len(self._models) >= MOST_MODELS:
             self._models.clear()
-        self._models[shape] = _Model(copy(job), request)  # the caller may change the job
+        self._last = self._models[shape] = _Model(copy(job), request)  # the caller may change the job
+        return self._last
+
+
+def _are_plain(args: bytes) -> bool:
+    return args[:1] == b"[" and MARK not in args
 
 
 def _others(members: Members) -> bytes:
@@ -174,6 +210,22 @@ class Preparation:
         """Whether ``complete`` may change a request."""
         return bool(self._middleware or self._completers)
 
+    async def jobs(self, requests: Iterable[Members]) -> list[NewJob]:
+        """Return the jobs that requests describe. See ``job``."""
+        jobs: list[NewJob] = []
+        left = COPIES_PER_TURN
+        for members in requests:
+            job = None if self._models is None else self._models.next_job(members)
+            if job is None:
+                job = await self.job(members)
+                left -= COPIES_PER_READ
+            jobs.append(job)
+            left -= 1
+            if left <= 0:
+                left = COPIES_PER_TURN
+                await asyncio.sleep(0)
+        return jobs
+
     async def job(self, members: Members) -> NewJob:
         """Run the enqueue middleware over a request, and return the job that it describes.
 
@@ -184,12 +236,14 @@ class Preparation:
         """
         if self._models is None:
             return await self._read(members)
+        if (job := self._models.next_job(members)) is not None:
+            return job
         shape = shape_of(members)
         if (job := self._models.job(shape, members)) is not None:
             return job
         request = dict(members)
         job = await self._read(members)
-        self._models.keep(shape, job, request)
+        job.model = self._models.keep(shape, job, request)
         return job
 
     async def _read(self, members: Members) -> NewJob:

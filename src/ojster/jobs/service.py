@@ -18,7 +18,6 @@ from ojster.core.parsing import check_bounds
 from ojster.core.queue_names import names_heard
 from ojster.core.states import FINISHED as FINISHED_STATES
 from ojster.core.tenant import DEFAULT_TENANT, qualify
-from ojster.core.turns import in_turns
 from ojster.jobs import checkpoints, completion, interventions, job_logs, job_types, pages, progress, queries, schemas
 from ojster.jobs.answer_wire import JobResultsAnswer, RetriedAnswer, show_result
 from ojster.jobs.calls import JobCalls
@@ -109,7 +108,7 @@ class JobService(CapabilityService, JobCalls):
     async def enqueue(self, requests: Sequence[Members]) -> list[Pushed]:
         """Prepare and push jobs, all or none."""
         preparation = await self.preparation(of_many=len(requests) > 1)
-        jobs = [await preparation.job(members) async for members in in_turns(requests)]
+        jobs = await preparation.jobs(requests)
         pushed = await self.push(jobs)
         for job in jobs:
             for warning in job.warnings:
