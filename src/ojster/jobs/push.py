@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from ojster.core.errors import Conflict, Duplicate, Forbidden, OjsterError
 from ojster.core.job import Job
@@ -85,6 +86,7 @@ def admit(tx: Transaction, groups: Sequence[Group]) -> list[list[Pushed] | Ojste
     held = tx.lock_keys(keys)
     results: list[list[Pushed] | OjsterError | Later] = []
     waiting: list[Job] = []
+    rows = _Rows(tx)
     for group in groups:
         if held and any(job.unique_key in held for job in group):
             results.append(Later("Another open transaction pushes a job with the same unique key. Retry later."))
@@ -97,7 +99,7 @@ def admit(tx: Transaction, groups: Sequence[Group]) -> list[list[Pushed] | Ojste
                 waiting = []
                 results.append(_push_unique(tx, group))
             else:
-                jobs = _new_rows(tx, group)
+                jobs = rows.of(group)
                 waiting += jobs
                 results.append([Pushed(job) for job in jobs])
         except OjsterError as refusal:
@@ -118,6 +120,25 @@ def _check_ids(group: Group, taken: set[str]) -> None:
                     f"A job with the id {new.id} already exists. Use another id.", existing_job_id=new.id, index=index
                 )
             seen.add(new.id)
+
+
+class _Rows:
+    """Makes the jobs to store of groups. Jobs of one model are copies of the first of them, as it was admitted."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+        self._model: object = None
+        self._first: Job | None = None
+
+    def of(self, group: Group) -> list[Job]:
+        model = group[0].model if group else None
+        if model is None or any(new.model is not model for new in group):
+            return _new_rows(self._tx, group)
+        first = self._first
+        if first is None or model is not self._model:
+            (first,) = _new_rows(self._tx, group[:1])
+            self._model, self._first = model, first
+        return [replace(first, id=new.id, envelope=new.envelope) for new in group]
 
 
 def _new_rows(tx: Transaction, group: Group, scheduled_at: int | None = None) -> list[Job]:
