@@ -140,6 +140,7 @@ EXCEPTIONS: Final[dict[str, str]] = {
     "unique-policy.json#/additionalProperties:period_ms": AS_SENT,
     "unique-policy.json#/additionalProperties:within": AS_SENT,
     "unique-policy.json#/then/required:meta_keys": "its condition holds for policies without keys too",
+    "webhook.json#/definitions/webhookSubscription/additionalProperties:cloudevents": ADDED,
     "webhook.json#/definitions/webhookSubscription/additionalProperties:failing": ADDED,
     "webhook.json#/definitions/webhookSubscription/additionalProperties:former_secret_expires_at": ADDED,
     "webhook.json#/definitions/webhookSubscription/properties/id/pattern": "ojs-webhooks 5.1 shows ids with sub_",

@@ -191,6 +191,7 @@ SUBSCRIPTION: Final = {
     "active": False,
     "filter": {"queues": ["q"]},
     "metadata": {"m": 1},
+    "cloudevents": {"source_uri": "ojs://shop"},
 }
 FILTER: Final = {"definition": "known"}
 _CONFIRMED: Final = {
@@ -776,6 +777,11 @@ INSIDE: Final[dict[str, Scene]] = {
         ("POST", "/cron", {"name": "c", "expression": "0 0 * * *"}),
         {"type": "b", "args": [1], "meta": {"m": 1}, "options": {"queue": "other"}},
         inside=("job_template", {"type": "a"}),
+    ),
+    "CloudEventsForm": Scene(
+        ("POST", "/webhooks/subscriptions", {"url": "http://127.0.0.1:1/", "events": ["job.completed"]}),
+        {"source_uri": "ojs://other", "content_mode": "binary", "type_prefix": "org.example."},
+        inside=("cloudevents", {"source_uri": "ojs://shop"}),
     ),
     "EventFilterBody": Scene(
         ("POST", "/webhooks/subscriptions", {"url": "http://127.0.0.1:1/", "events": ["job.completed"]}),

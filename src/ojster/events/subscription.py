@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 from ojster.storage.memory import Remembered
 from ojster.storage.transaction import Transaction
+
+URI_REFERENCE: Final = r"^([A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})+$(?!\n)"
+"""Matches the characters of a URI reference. Spec: RFC 3986"""
+
+
+class CloudEventsForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How deliveries become CloudEvents: their ``source``, the prefix of their types, and where attributes are.
+
+    ``structured`` has them in the body, ``binary`` in headers, with the data alone in the body.
+
+    Spec: ojs-cloudevents-interop 7.2
+    """
+
+    source_uri: Annotated[str, msgspec.Meta(max_length=2000, pattern=URI_REFERENCE)]
+    content_mode: Literal["structured", "binary"] = "structured"
+    type_prefix: Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[!-~]*$(?!\n)")] = "org.openjobspec."
 
 
 class Subscription(msgspec.Struct, frozen=True):
@@ -43,6 +59,8 @@ class Subscription(msgspec.Struct, frozen=True):
     queues: tuple[str, ...] = ()
     job_types: tuple[str, ...] = ()
     metadata: dict[str, Any] = {}
+    cloudevents: CloudEventsForm | None = None
+    """How events are sent as CloudEvents; ``None``: as events of Open Job Spec."""
     former_secret: str | None = None
     former_until: int = 0
     tenant: str | None = None

@@ -55,6 +55,7 @@ class WebhookService(CapabilityService, WebhookCalls):
             queues=tuple(chosen.queues),
             job_types=tuple(chosen.job_types),
             metadata=body.metadata,
+            cloudevents=body.cloudevents,
             tenant=self.scope.tenant,
         )
         await self.scope.do(webhooks.subscribe, subscription)
@@ -105,7 +106,7 @@ class WebhookService(CapabilityService, WebhookCalls):
             A type of events is invalid.
         """
         await self.stored(subscription_id)
-        values = {name: getattr(body, name) for name in ("url", "events", "active", "metadata")}
+        values = {name: getattr(body, name) for name in ("url", "events", "active", "metadata", "cloudevents")}
         members: dict[str, Any] = {name: value for name, value in values.items() if value is not UNSET}
         if body.events is not UNSET:
             members["events"] = _events(body.events)

@@ -12,7 +12,7 @@ from ojster.core.declared_options import described_by
 from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.core.wire import Count, Json, NumberedPaginationBody, PaginationBody, Timestamp
 from ojster.events.channel import Channel
-from ojster.events.subscription import Subscription
+from ojster.events.subscription import CloudEventsForm, Subscription
 from ojster.insight.receivers import FailingReceiver
 
 
@@ -40,6 +40,7 @@ class SubscriptionBody(Request):
     active: bool = True
     filter: EventFilterBody | None = None
     metadata: dict[str, Json] = msgspec.field(default_factory=dict)
+    cloudevents: CloudEventsForm | None = None
 
 
 @described_by(SubscriptionBody)
@@ -51,6 +52,7 @@ class SubscriptionPatchBody(Request):
     active: bool | UnsetType = UNSET
     filter: EventFilterBody | UnsetType | None = UNSET
     metadata: dict[str, Json] | UnsetType = UNSET
+    cloudevents: CloudEventsForm | UnsetType | None = UNSET
 
 
 @described_by(Channel)
@@ -99,6 +101,7 @@ class SubscriptionInfo(Struct):
     metadata: dict[str, Json]
     created_at: Timestamp
     filter: EventFilterBody | UnsetType = UNSET
+    cloudevents: CloudEventsForm | UnsetType = UNSET
     secret: str | UnsetType = UNSET
     former_secret_expires_at: Timestamp | UnsetType = UNSET
     failing: FailingBody | UnsetType = UNSET
@@ -141,6 +144,8 @@ def show_subscription(subscription: Subscription, failing: FailingReceiver | Non
         shown.failing = FailingBody(*times, failing.failures, failing.error, failing.waiting)
     if subscription.queues or subscription.job_types:
         shown.filter = EventFilterBody(list(subscription.queues), list(subscription.job_types))
+    if subscription.cloudevents is not None:
+        shown.cloudevents = subscription.cloudevents
     return shown
 
 

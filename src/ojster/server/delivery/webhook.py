@@ -26,6 +26,7 @@ from ojster.core.durations import SECOND
 from ojster.core.errors import InvalidRequest
 from ojster.core.version import __version__
 from ojster.events.subscription import Subscription
+from ojster.server.delivery.cloud_event import encode_event
 
 log = logging.getLogger(__name__)
 
@@ -127,10 +128,9 @@ class WebhookSender:
         httpx.HTTPError, OSError
             The endpoint did not respond.
         """
-        body = msgspec.json.encode(event)
+        content, body = encode_event(event, subscription.cloudevents)
         timestamp = str(int(time.time()))
-        headers = {
-            "Content-Type": "application/json",
+        headers = content | {
             "User-Agent": f"OJS-Webhook/1.0 (ojster/{__version__})",
             "X-OJS-Event-Type": event["type"],
             "X-OJS-Delivery-ID": delivery_id,
