@@ -5,15 +5,14 @@ Spec: ojs-http-binding 7, 9
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, TypeVar
+from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
 from ojster.core.access import CANCEL, CANCEL_OR_DEQUEUE, DEQUEUE, ENQUEUE
-from ojster.core.errors import Conflict, InvalidRequest, OjsterError, QueueFull, WaitTimedOut
+from ojster.core.errors import Conflict, InvalidRequest, OjsterError, WaitTimedOut
 from ojster.core.ids import is_job_id
 from ojster.core.job import Job
 from ojster.core.job_flags import RESULT_PRUNED
@@ -34,16 +33,13 @@ from ojster.jobs.answer_wire import (
     ResultAnswer,
     show_cancelled,
 )
-from ojster.jobs.bulk import KeyedPush
 from ojster.jobs.calls import JobCalls
 from ojster.jobs.checkpoints import NewCheckpoint
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.filters import filter_of
-from ojster.jobs.idempotency import StoredReply
 from ojster.jobs.job_json import to_json
 from ojster.jobs.messages import Progress
 from ojster.jobs.new_job import NewJob
-from ojster.jobs.push import Pushed
 from ojster.jobs.queries import SORTS, Page
 from ojster.jobs.wire import (
     CHECKPOINT,
@@ -61,11 +57,10 @@ from ojster.server.answer import Answer, encode, number_that_fits
 from ojster.server.declared import endpoints_of
 from ojster.server.endpoints.bulk import key_of
 from ojster.server.pages import flag, page_of, pagination, wait_ms, whole
+from ojster.server.pushes import DROPPED, push_once, push_or_block, pushed_id, reply_of
 from ojster.server.request import HttpRequest
 from ojster.server.result_values import answer_with_value
 from ojster.server.route import BASE, PAGE, Route, location
-
-T = TypeVar("T")
 
 
 async def enqueue(request: HttpRequest) -> Answer:
@@ -77,34 +72,15 @@ async def enqueue(request: HttpRequest) -> Answer:
     try:
         job = await service.jobs.prepare(await request.members())
     except JobDropped:
-        return Answer(b'{"dropped":true}')
+        return Answer(DROPPED)
     if (key := key_of(request, "push", request.known_body)) is not None:
-        keyed = KeyedPush(job, key, lambda pushed: _enqueued(job, pushed))
-        reply = await _push_or_block(request, lambda: service.bulk.push_once(keyed))
-        created = msgspec.json.decode(reply.body, type=_Created).job
-        return Answer(reply.body, reply.status, [location("jobs", created.id)] if reply.status == 201 else ())
-    (pushed,) = await _push_or_block(request, lambda: service.jobs.push((job,)))
-    reply = _enqueued(job, pushed)
+        reply = await push_once(request, job, key)
+        return Answer(reply.body, reply.status, [location("jobs", pushed_id(reply))] if reply.status == 201 else ())
+    (pushed,) = await push_or_block(request, lambda: service.jobs.push((job,)))
+    reply = reply_of(job, pushed)
     if pushed.existing:
         return Answer(reply.body)
     return Answer(reply.body, reply.status, await _headers_of(request, job))
-
-
-class _Identified(msgspec.Struct):
-    id: str
-
-
-class _Created(msgspec.Struct):
-    """What an answer says of the job that was pushed."""
-
-    job: _Identified
-
-
-def _enqueued(job: NewJob, pushed: Pushed) -> StoredReply:
-    if pushed.existing:
-        return StoredReply(200, b'{"job":%b,"deduplicated":true}' % to_json(pushed.job))
-    warnings = b',"warnings":' + encode(job.warnings) if job.warnings else b""
-    return StoredReply(201, b'{"job":%b%b}' % (to_json(pushed.job), warnings))
 
 
 async def _headers_of(request: HttpRequest, job: NewJob) -> list[tuple[bytes, bytes]]:
@@ -121,35 +97,6 @@ async def _headers_of(request: HttpRequest, job: NewJob) -> list[tuple[bytes, by
     headers = [(name.lower().encode(), value.encode()) for name, value in told.items()]
     headers.append(location("jobs", job.id))
     return headers
-
-
-MAX_BLOCK_SECONDS: Final = 60.0
-"""Maximum wait of a push for room in a full queue, in seconds."""
-
-PUSH_RETRY_SECONDS: Final = 0.1
-"""Interval between attempts to push into a full queue, in seconds."""
-
-
-async def _push_or_block(request: HttpRequest, push: Callable[[], Awaitable[T]]) -> T:
-    """Push a job with ``push``. If its queue is full with strategy ``block``, retry for ``OJS-Block-Timeout``.
-
-    Spec: ojs-backpressure 5.2
-    """
-    wait = 0.0
-    if (text := request.header(b"ojs-block-timeout")) is not None:
-        try:
-            wait = min(MAX_BLOCK_SECONDS, max(0.0, float(text)))
-        except ValueError:
-            raise InvalidRequest(f"OJS-Block-Timeout must be a number of seconds, not {text[:40]!r}.") from None
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + wait
-    while True:
-        try:
-            return await push()
-        except QueueFull as full:
-            if full.details["strategy"] != "block" or loop.time() >= deadline or request.service.database.draining:
-                raise
-        await asyncio.sleep(PUSH_RETRY_SECONDS)
 
 
 async def show_job(request: HttpRequest) -> Answer:
