@@ -77,6 +77,8 @@ WORKFLOWS: Final = {
     "waiting_for": "gate",
     "held": "true",
     "params": '{"p":1}',
+    "metadata": '{"p":1}',
+    "id": "w2",
     "created_after": LATER,
     "created_before": "2020-01-01T00:00:00Z",
     "finished_after": LATER,

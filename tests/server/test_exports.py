@@ -47,6 +47,8 @@ NO_WORKFLOWS: dict[str, str] = {
     "waiting_for": "gate",
     "held": "true",
     "params": '{"none": 1}',
+    "metadata": '{"none": 1}',
+    "id": "none",
     **dict.fromkeys(("created_after", "finished_after"), "2099-01-01T00:00:00Z"),
     **dict.fromkeys(("created_before", "finished_before"), "1999-01-01T00:00:00Z"),
 }

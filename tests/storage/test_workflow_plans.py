@@ -171,7 +171,9 @@ async def test_a_step_of_a_walk_over_workflows_reads_only_its_window(
     """Neither does it read all workflows in a state, or of a tenant, for each window."""
     looked = await scans_of(postgres_url, clock, scans, known)
     steps = [
-        sql for sql in looked if "SELECT id, nodes, params FROM (SELECT * FROM workflows WHERE seq > :after" in sql
+        sql
+        for sql in looked
+        if "SELECT id, nodes, params, metadata FROM (SELECT * FROM workflows WHERE seq > :after" in sql
     ]
     assert steps
     assert not [scan for sql in steps for scan in looked[sql]]

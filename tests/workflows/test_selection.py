@@ -86,6 +86,23 @@ async def test_parameters_are_a_json_object_in_the_query(http: Http, flow: Workf
     assert len((await client.workflows.select(WorkflowFilter(params={"zone": "eu"}))).workflows) == 1
 
 
+async def test_workflows_are_selected_by_their_ids_and_their_metadata(http: Http, flow: WorkflowBench) -> None:
+    for id, zone in (("a,b", "eu"), ("c", "eu"), ("d", "us")):
+        await flow.create(chain(job("a")) | {"id": id, "metadata": {"zone": zone}})
+    client = HttpClient("http://test")
+    connect(client, InMemoryTransport(http.client))
+
+    async def listed(**conditions: Any) -> list[str]:
+        return [one.id for one in (await client.workflows.select(WorkflowFilter(**conditions))).workflows]
+
+    assert await listed(ids=("a,b", "c", "none")) == ["c", "a,b"]
+    assert await listed(metadata={"zone": "eu"}, ids=("c", "d")) == ["c"]
+    assert await listed(metadata={"Zone": "eu"}) == []
+    query = {"id": r"a\,b,d"}
+    found = (await http("GET", "/ojs/v1/workflows", params=query)).json()["workflows"]
+    assert [one["id"] for one in found] == ["d", "a,b"]
+
+
 async def test_definitions_are_selected_by_their_metadata(http: Http) -> None:
     for name, team in (("one", "mail"), ("two", "web")):
         body = {"name": name, "type": "chain", "steps": STEPS, "metadata": {"team": team, "level": 1}}

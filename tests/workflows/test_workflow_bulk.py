@@ -9,7 +9,7 @@ import pytest
 
 from ojster.core.access import Access, Operation
 from ojster.core.durations import SECOND
-from ojster.core.errors import Forbidden, InvalidRequest
+from ojster.core.errors import Conflict, Forbidden, InvalidRequest
 from ojster.core.json_objects import read_members
 from ojster.core.settings import ServiceSettings
 from ojster.core.timestamps import format_timestamp
@@ -138,7 +138,7 @@ async def test_the_filter_has_every_condition_of_the_list(flow: WorkflowBench) -
     await flow.create(chain(job("a")) | {"name": "first"})
     await flow.work()
     flow.clock.advance(10)
-    wire = {"definition": "d", "target": "x", "params": {"zone": "eu"}, "name": "second"}
+    wire = {"definition": "d", "target": "x", "params": {"zone": "eu"}, "name": "second", "metadata": {"customer": 42}}
     id = (await flow.create(wire)).id
     await flow.service.workflows.hold(id)
     flow.clock.advance(10)
@@ -147,7 +147,7 @@ async def test_the_filter_has_every_condition_of_the_list(flow: WorkflowBench) -
     alone: list[dict[str, Any]] = [
         {"name": "second"}, {"definition": "d"}, {"target": "x"}, {"params": {"zone": "eu"}}, {"held": True},
         {"states": ("running",), "type": "chain"}, between, {"held": False, "finished_after": START - 1},
-        {"waiting_for": "gate"}, {"cron_name": "nightly"},
+        {"waiting_for": "gate"}, {"cron_name": "nightly"}, {"ids": (id, "other")}, {"metadata": {"customer": 42.0}},
     ]  # fmt: skip
     for members in alone:
         chosen = WorkflowConditions(**members)
@@ -162,6 +162,27 @@ async def test_the_filter_has_every_condition_of_the_list(flow: WorkflowBench) -
     assert {name for members in alone for name in members} | {"finished_before", "tenant"} == {
         *WorkflowConditions.__struct_fields__
     }
+
+
+@pytest.mark.parametrize("action", [WorkflowAction.RETRY, WorkflowAction.DELETE, WorkflowAction.FORK])
+async def test_workflows_that_are_named_are_refused_with_a_reason_and_not_left_out(
+    flow: WorkflowBench, action: WorkflowAction
+) -> None:
+    runs, other = [(await flow.create(chain(job("a")))).id for _ in range(2)]
+    swept = await sweep(flow.service, action, WorkflowConditions(ids=(runs, "unknown")))
+    ((id, refusal),) = swept.items
+    assert (id, isinstance(refusal, Conflict)) == (runs, True)
+    await flow.work()
+    assert [id for id, _ in (await sweep(flow.service, action, WorkflowConditions(ids=(other,)))).items] == [other]
+
+
+async def test_named_workflows_are_found_without_a_walk_over_the_others(
+    flow: WorkflowBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [(await flow.create(chain(job("a")))).id for _ in range(5)]
+    monkeypatch.setattr(selection, "_WINDOW", 0)  # a walk would find nothing
+    swept = await flow.service.workflow_bulk.cancel(WorkflowConditions(ids=(ids[3], ids[1])))
+    assert [id for id, _ in swept.items] == [ids[1], ids[3]]
 
 
 async def test_what_the_filter_would_no_longer_select_is_left_alone(
@@ -250,6 +271,9 @@ async def test_a_filter_that_leaves_nothing_to_hold_or_release_is_refused(flow: 
         ({"waiting_for": "rain"}, "does not wait for 'rain'"),
         ({"held": 1}, "true or false"),
         ({"params": []}, "object"),
+        ({"metadata": {}}, "at least one member"),
+        ({"ids": []}, "non-empty"),
+        ({"id": "a", "ids": ["b"]}, "twice"),
         ({"created_after": "yesterday"}, "created_after"),
         ({"state": "failed", "states": ["failed"]}, "twice"),
     ],

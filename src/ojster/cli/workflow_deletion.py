@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from ojster.cli.options import examples, with_json, with_url
-from ojster.cli.workflow_selection import sweep_workflows, sweeps_workflows
+from ojster.cli.workflow_selection import refuse_selection, sweep_workflows, sweeps_workflows, takes_workflow
 from ojster.workflows.bulk import WorkflowAction
+
+ID: Final = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"
 
 
 @click.command(
     "delete",
     epilog=examples(
-        "ojster workflows delete --param customer=42 --dry-run", "ojster workflows delete --type flow --older-than P1Y"
+        f"ojster workflows delete {ID}",
+        "ojster workflows delete --meta customer=42 --dry-run",
+        "ojster workflows delete --type flow --older-than P1Y",
     ),
 )
+@takes_workflow(required=False)
 @sweeps_workflows
 @with_url
 @with_json
-def delete_workflows(url: str, as_json: bool, **filters: Any) -> int:
-    """Delete the selected workflows that have finished, for good, with all that they and their jobs have left."""
+def delete_workflows(workflow_id: str | None, url: str, as_json: bool, **filters: Any) -> int:
+    """Delete a workflow, or all selected ones that have finished, for good, with all that they and their jobs left."""
+    if workflow_id is not None:
+        refuse_selection({name: value for name, value in filters.items() if name != "dry_run"})
+        filters["ids"] = (workflow_id,)
     return sweep_workflows(WorkflowAction.DELETE, url, as_json, filters)

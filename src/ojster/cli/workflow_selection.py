@@ -25,6 +25,7 @@ _OPTIONS: Final = (
     click.option(
         "--state", "-s", "states", multiple=True, type=click.Choice(ALL_STATES), help="Only in this state; repeatable."
     ),
+    click.option("--id", "ids", multiple=True, help="Only the workflow with this id; repeatable."),
     click.option("--type", "-t", type=click.Choice(sorted(CONTAINERS)), help="Only workflows of this type."),
     click.option("--name", help="Only workflows of this name."),
     click.option("--definition", help="Only workflows of this definition."),
@@ -32,6 +33,9 @@ _OPTIONS: Final = (
     click.option("--cron", "cron_name", help="Only workflows that this cron job has started."),
     click.option(
         "--param", "-p", multiple=True, metavar="NAME=VALUE", help="Only with this parameter; JSON or a string."
+    ),
+    click.option(
+        "--meta", multiple=True, metavar="NAME=VALUE", help="Only with this member of the metadata; JSON or a string."
     ),
     click.option("--waiting-for", type=click.Choice(get_args(WaitingFor)), help="Only workflows that wait for this."),
     click.option(
@@ -75,10 +79,11 @@ def sweeps_workflows(command: Command) -> Command:
 
 def selected(filters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the members of the filter that the options describe."""
-    members = {name: value for name, value in filters.items() if name not in ("param", "older_than")}
+    members = {name: value for name, value in filters.items() if name not in ("param", "meta", "older_than")}
     if filters["older_than"] is not None:
         members["created_before"] = system_clock() - micros_of(filters["older_than"])
-    return members | {"params": dict(map(parameter, filters["param"]))}
+    params, metadata = (dict(map(parameter, filters[name])) for name in ("param", "meta"))
+    return members | {"params": params, "metadata": metadata}
 
 
 def sweep_workflows(
@@ -102,7 +107,7 @@ def sweep_workflows(
     if chosen == WorkflowConditions():
         raise click.UsageError(
             "Select workflows with a workflow id, --state, --type, --name, --definition, --target, --cron, --param, "
-            "--waiting-for or --older-than."
+            "--meta, --waiting-for or --older-than."
         )
 
     def call(client: Client, foresees: bool) -> Awaitable[Sweep]:

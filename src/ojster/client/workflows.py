@@ -11,7 +11,7 @@ from ojster.client.connection import RemoteCapability, list_of, log_warnings, qu
 from ojster.core.errors import Duplicate
 from ojster.core.ids import new_id
 from ojster.core.json_objects import Members
-from ojster.jobs.filters import filter_members
+from ojster.jobs.filters import filter_members, joined_values
 from ojster.workflows.calls import WorkflowCalls
 from ojster.workflows.read.info import WorkflowInfo, WorkflowPage
 from ojster.workflows.read.selection import WorkflowFilter
@@ -50,8 +50,9 @@ class RemoteWorkflows(RemoteCapability, WorkflowCalls):
     async def select(self, chosen: WorkflowFilter) -> WorkflowPage:
         """Return a page of workflows."""
         members = {name: value for name, value in filter_members(chosen).items() if name not in _PAGE}
-        if chosen.params:
-            members["params"] = _encode(chosen.params).decode()
+        members |= {name: _encode(members[name]).decode() for name in ("params", "metadata") if name in members}
+        if chosen.ids:
+            members["id"] = joined_values(members.pop("ids"))
         if chosen.states:
             members["state"] = ",".join(members.pop("states"))
         query = {"limit": chosen.limit, "offset": chosen.offset, "cursor": chosen.before} | members

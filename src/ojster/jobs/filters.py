@@ -84,12 +84,13 @@ def selects_all(what: str) -> InvalidRequest:
 def filter_members(chosen: Struct) -> dict[str, Any]:
     """Return the members of a request from which a filter is read again; its tenant is that of the caller."""
     members = msgspec.structs.asdict(chosen)
-    members["states"] = list(members["states"])
     for name, value in members.items():
         if name.endswith(("_after", "_before")) and value is not None:
             members[name] = format_timestamp(value)
         elif isinstance(chosen, JobFilter) and name in VALUE_LISTS and value is not None:
             members[name] = list(values_of(value))  # as one text, it could be several
+        elif isinstance(value, tuple):
+            members[name] = list(value)
     return {name: value for name, value in members.items() if value not in (None, {}, [], ()) and name != "tenant"}
 
 

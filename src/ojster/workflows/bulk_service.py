@@ -87,7 +87,8 @@ class WorkflowBulkService(CapabilityService, WorkflowBulkCalls):
     ) -> Sweep:
         self.scope.need_all_queues("A workflow")
         narrowing(chosen)
-        states = chosen.states or DEFAULT_STATES[action]
+        # Workflows that are named are refused with a reason, and not left out.
+        states = chosen.states or (() if chosen.ids else DEFAULT_STATES[action])
         if wrong := [state for state in states if state not in ALLOWED_STATES[action]]:
             raise InvalidRequest(
                 f"Workflows in the state {' or '.join(wrong)} cannot be {action.past}. "

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ojster.core.errors import InvalidRequest
+from ojster.jobs.filter_walk import values_of
 from ojster.jobs.filters import (
     FilterMembers,
     read_filter,
@@ -14,6 +15,7 @@ from ojster.jobs.filters import (
     read_text,
     selects_all,
     states_reader,
+    values_reader,
 )
 from ojster.workflows.read.selection import WorkflowConditions
 from ojster.workflows.read.waiting import WAITING_FOR
@@ -71,9 +73,18 @@ def _yes_or_no(name: str, value: Any) -> bool:
 
 _states: Final = states_reader(ALL_STATES)
 
+_texts: Final = values_reader(read_text)
+
+
+def _ids(name: str, value: Any) -> tuple[str, ...]:
+    return values_of(_texts(name, value))
+
+
 _MEMBERS: Final[FilterMembers] = {
     "state": ("states", _states, None),
     "states": ("states", _states, None),
+    "id": ("ids", _ids, None),
+    "ids": ("ids", _ids, None),
     "type": ("type", read_text, None),
     "name": ("name", read_text, None),
     "definition": ("definition", read_text, None),
@@ -82,6 +93,7 @@ _MEMBERS: Final[FilterMembers] = {
     "waiting_for": ("waiting_for", _waiting_for, None),
     "held": ("held", _yes_or_no, None),
     "params": ("params", read_object, None),
+    "metadata": ("metadata", read_object, None),
     "created_after": ("created_after", read_moment, None),
     "created_before": ("created_before", read_moment, None),
     "finished_after": ("finished_after", read_moment, None),
@@ -89,5 +101,5 @@ _MEMBERS: Final[FilterMembers] = {
 }
 """Members of workflow filters."""
 
-WORKFLOW_FILTER_PARAMETERS: Final = tuple(name for name in _MEMBERS if name != "states")
+WORKFLOW_FILTER_PARAMETERS: Final = tuple(name for name in _MEMBERS if name not in ("states", "ids"))
 """Query parameters of lists of workflows."""

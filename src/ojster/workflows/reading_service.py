@@ -125,12 +125,13 @@ class WorkflowReading(CapabilityService, WorkflowCalls):
         Raises
         ------
         InvalidRequest
-            The state is unknown, or there are both ``params`` and an offset.
+            The state is unknown, or there is an offset beside ``params`` or ``metadata``.
         """
         for state in chosen.states:
             refuse_unknown("state", state, ALL_STATES)
-        if chosen.params and chosen.offset:
-            raise InvalidRequest("A list by 'params' has no offset. Go on with its 'next_cursor'.", field="offset")
+        if chosen.is_searched and chosen.offset:
+            message = "A list by 'params' or 'metadata' has no offset. Go on with its 'next_cursor'."
+            raise InvalidRequest(message, field="offset")
         definition = None if chosen.definition is None else self.scope.named(chosen.definition)
         cron_name = None if chosen.cron_name is None else self.scope.named(chosen.cron_name)
         chosen = msgspec.structs.replace(chosen, tenant=self.scope.tenant, definition=definition, cron_name=cron_name)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from ojster.core.csv_text import Row
 from ojster.server.answer import Answer, encode
+from ojster.server.endpoints.workflows import conditions_in
 from ojster.server.export import FORMAT, exported, format_of
-from ojster.server.pages import object_of
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
-from ojster.workflows.filters import WORKFLOW_FILTER_PARAMETERS, workflow_filter_of
+from ojster.workflows.filters import WORKFLOW_FILTER_PARAMETERS
 from ojster.workflows.read.rows import STEP_ROW, WORKFLOW_ROW, step_row, workflow_row
 from ojster.workflows.read.selection import WorkflowFilter
 from ojster.workflows.read.step_pages import MOST_STEPS, StepFilter
@@ -51,9 +51,7 @@ async def export_workflows(request: HttpRequest) -> Answer:
 
     The conditions are those of the list of workflows.
     """
-    members: dict[str, Any] = {name: request.query.get(name) for name in WORKFLOW_FILTER_PARAMETERS}
-    chosen = workflow_filter_of(members | {"params": object_of(request.query, "params") or None})
-    filter = WorkflowFilter(**msgspec.structs.asdict(chosen), limit=WORKFLOWS_PER_PAGE)
+    filter = WorkflowFilter(**msgspec.structs.asdict(conditions_in(request.query)), limit=WORKFLOWS_PER_PAGE)
     return await exported(format_of(request.query), "workflows", WORKFLOW_ROW, _workflows(request, filter))
 
 

@@ -5,7 +5,7 @@ Spec: ojs-workflows 11
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -30,7 +30,7 @@ from ojster.workflows.answer_wire import (
 from ojster.workflows.calls import NoteCalls, WorkflowCalls
 from ojster.workflows.filters import WORKFLOW_FILTER_PARAMETERS, workflow_filter_of
 from ojster.workflows.read.info import WorkflowInfo
-from ojster.workflows.read.selection import WorkflowFilter
+from ojster.workflows.read.selection import WorkflowConditions, WorkflowFilter
 from ojster.workflows.read.views import MOST_SHOWN_STEPS
 from ojster.workflows.wire import (
     WorkflowBody,
@@ -84,21 +84,29 @@ async def show_workflow(request: HttpRequest) -> Answer:
 
 
 async def list_workflows(request: HttpRequest) -> Answer:
-    """List workflows without their steps, newest first, by state, type, name, definition, target, cron job or age.
+    """List workflows without their steps, newest first, by state, id, type, name, definition, target, cron job or age.
 
-    ``state`` may name several states, with commas. With ``params``, a JSON object, only those whose parameters have its
-    members. ``total`` then counts this page.
+    ``state`` and ``id`` may name several, with commas. With ``params`` or ``metadata``, JSON objects, only those whose
+    parameters, or whose metadata, have their members. ``total`` then counts this page.
     """
-    query = request.query
-    limit, offset, before = page_of(query)
-    members: dict[str, Any] = {name: query.get(name) for name in WORKFLOW_FILTER_PARAMETERS}
-    chosen = workflow_filter_of(members | {"params": object_of(query, "params") or None})
-    if chosen.params and offset:
-        raise InvalidRequest("A list by 'params' has no offset. Go on with its 'next_cursor'.", field="offset")
+    limit, offset, before = page_of(request.query)
+    chosen = conditions_in(request.query)
     filter = WorkflowFilter(**msgspec.structs.asdict(chosen), before=before, limit=limit, offset=offset)
     page = await request.service.workflows.select(filter)
     shown = pagination(page.total, limit, offset, page.next_before)
     return Answer(encode(WorkflowsAnswer(page.workflows, shown)))
+
+
+def conditions_in(query: Mapping[str, str]) -> WorkflowConditions:
+    """Return the conditions in a query.
+
+    Raises
+    ------
+    InvalidRequest
+        A condition is malformed.
+    """
+    members: dict[str, Any] = {name: query.get(name) for name in WORKFLOW_FILTER_PARAMETERS}
+    return workflow_filter_of(members | {name: object_of(query, name) or None for name in ("params", "metadata")})
 
 
 async def cancel_workflow(request: HttpRequest) -> Answer:

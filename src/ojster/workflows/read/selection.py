@@ -38,19 +38,22 @@ class WorkflowConditions(Bounded, frozen=True):
     ----------
     states:
         Allowed states; empty: all.
+    ids:
+        Allowed ids; empty: all.
     tenant:
         Tenant of the workflow; the empty string: no tenant.
     held:
         Whether it is held.
     cron_name:
         Name of the cron job that has started it.
-    params:
-        Members that its parameters must have, with equal values. No index covers them.
+    params, metadata:
+        Members that its parameters, or its metadata, must have, with equal values. No index covers them.
     finished_after:
         Lower bound of the time at which its last job ended.
     """
 
     states: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
     type: str | None = None
     name: str | None = None
     tenant: Annotated[str | None, SET_BY_SERVICE] = None
@@ -60,10 +63,20 @@ class WorkflowConditions(Bounded, frozen=True):
     held: bool | None = None
     cron_name: str | None = None
     params: dict[str, Any] = msgspec.field(default_factory=dict)
+    metadata: dict[str, Any] = msgspec.field(default_factory=dict)
     created_after: int | None = None
     created_before: int | None = None
     finished_after: int | None = None
     finished_before: int | None = None
+
+    @property
+    def is_searched(self) -> bool:
+        """Whether it has conditions on JSON, which the database does not look into."""
+        return bool(self.params or self.metadata)
+
+    def accepts(self, params: bytes, metadata: bytes) -> bool:
+        """Return whether the parameters and the metadata of a workflow have the members that they must have."""
+        return _has(params, self.params) and _has(metadata, self.metadata)
 
 
 class WorkflowFilter(WorkflowConditions, frozen=True):
@@ -78,8 +91,8 @@ class WorkflowFilter(WorkflowConditions, frozen=True):
 def list_workflows(tx: Transaction, chosen: WorkflowFilter) -> WorkflowPage:
     """Return a page of workflows for each filter, without their steps."""
     where, parameters = conditions(chosen)
-    if chosen.params:
-        workflows, before = _with_params(tx, chosen, where, parameters)
+    if chosen.is_searched:
+        workflows, before = _searched(tx, chosen, where, parameters)
         total = len(workflows)
     else:
         ((total,),) = tx.execute(f"SELECT count(*) FROM workflows WHERE {IS_VISIBLE} AND {where}", parameters)
@@ -97,20 +110,15 @@ def list_workflows(tx: Transaction, chosen: WorkflowFilter) -> WorkflowPage:
 
 
 def conditions(chosen: WorkflowConditions) -> tuple[str, dict[str, Any]]:
-    """Return the SQL condition of a filter, and its parameters. ``params`` is left out."""
+    """Return the SQL condition of a filter, and its parameters. ``params`` and ``metadata`` are left out."""
     parts = ["TRUE"]
     parameters: dict[str, Any] = {}
     if chosen.tenant:
         parts.append("tenant <> ''")  # uses the partial index of workflows with a tenant
     if chosen.states:
-        stored = list(dict.fromkeys("cancelled" if state == "cancelling" else state for state in chosen.states))
-        names = [f"state_{number}" for number in range(len(stored))]
-        parts.append(f"state = :{names[0]}" if len(names) == 1 else f"state IN (:{', :'.join(names)})")
-        parameters |= dict(zip(names, stored, strict=True))
-        if "cancelling" not in chosen.states and "cancelled" in stored:
-            parts.append(f"NOT ({IS_CANCELLING})")
-        elif "cancelled" not in chosen.states and "cancelled" in stored:
-            parts.append(f"(state <> 'cancelled' OR ({IS_CANCELLING}))")
+        parts.append(_in_states(chosen.states, parameters))
+    if chosen.ids:
+        parts.append(_one_of("id", chosen.ids, parameters))
     for name in ("type", "name", "tenant", "definition", "target", "cron_name"):
         if (value := getattr(chosen, name)) is not None:
             parts.append(f"{name} = :{name}")
@@ -127,16 +135,48 @@ def conditions(chosen: WorkflowConditions) -> tuple[str, dict[str, Any]]:
     return " AND ".join(parts), parameters
 
 
+def _in_states(states: Sequence[str], parameters: dict[str, Any]) -> str:
+    """Return the condition that a workflow is shown in one of some states, and add them to the parameters."""
+    stored = list(dict.fromkeys("cancelled" if state == "cancelling" else state for state in states))
+    condition = _one_of("state", stored, parameters)
+    if "cancelled" not in stored or {"cancelled", "cancelling"} <= set(states):
+        return condition
+    return f"{condition} AND {f'NOT ({IS_CANCELLING})' if 'cancelled' in states else _NOT_JUST_CANCELLED}"
+
+
+_NOT_JUST_CANCELLED: Final = f"(state <> 'cancelled' OR ({IS_CANCELLING}))"
+
+
+def _one_of(column: str, values: Sequence[str], parameters: dict[str, Any]) -> str:
+    """Return the condition that a column has one of some values, and add them to the parameters."""
+    marks = {f"{column}_{number}": value for number, value in enumerate(values)}
+    parameters |= marks
+    return f"{column} = :{column}_0" if len(marks) == 1 else f"{column} IN (:{', :'.join(marks)})"
+
+
 def walk(tx: Transaction, steps: Sequence[WalkStep[WorkflowConditions]]) -> list[WalkResult[WorkflowConditions]]:
-    """Execute one step of each walk over workflows. A step scans at most ``_WINDOW`` rows, however few match."""
-    return [take_step(tx, step, "workflows", _WINDOW, _select) for step in steps]
+    """Execute one step of each walk over workflows. A step scans at most ``_WINDOW`` rows, however few match.
+
+    Workflows with certain ids are found by the index of these, in one step.
+    """
+    return [
+        _walked(_select(tx, step.chosen, "workflows", {}))
+        if step.chosen.ids
+        else take_step(tx, step, "workflows", _WINDOW, _select)
+        for step in steps
+    ]
+
+
+def _walked(matches: Sequence[WalkMatch]) -> WalkResult[WorkflowConditions]:
+    return WalkResult([match.id for match in matches], None, [match.weight for match in matches])
 
 
 def matches(tx: Transaction, workflow: StoredWorkflow, chosen: WorkflowConditions) -> bool:
     """Return whether a filter selects a workflow, which may have changed since it was read."""
     where, parameters = conditions(chosen)
-    rows = tx.execute(f"SELECT params FROM workflows WHERE seq = :seq AND {where}", parameters | {"seq": workflow.seq})
-    return any(not chosen.params or _has(params, chosen.params) for (params,) in rows)
+    query = f"SELECT params, metadata FROM workflows WHERE seq = :seq AND {where}"
+    rows = tx.execute(query, parameters | {"seq": workflow.seq})
+    return any(chosen.accepts(params, metadata) for params, metadata in rows)
 
 
 def _select(tx: Transaction, chosen: WorkflowConditions, rows: str, bounds: dict[str, Any]) -> list[WalkMatch]:
@@ -144,7 +184,7 @@ def _select(tx: Transaction, chosen: WorkflowConditions, rows: str, bounds: dict
     # The rows are called as the table is, because conditions may name it.
     matches = tx.execute(
         f"""
-        SELECT id, nodes, params
+        SELECT id, nodes, params, metadata
         FROM {rows} AS workflows
         WHERE {IS_VISIBLE} AND {where}
         ORDER BY seq
@@ -152,11 +192,7 @@ def _select(tx: Transaction, chosen: WorkflowConditions, rows: str, bounds: dict
         bounds | parameters,
     )
     # A workflow is as much work as it has steps.
-    return [
-        WalkMatch(id, max(nodes, 1))
-        for id, nodes, params in matches
-        if not chosen.params or _has(params, chosen.params)
-    ]
+    return [WalkMatch(id, max(nodes, 1)) for id, nodes, params, metadata in matches if chosen.accepts(params, metadata)]
 
 
 def _older(
@@ -171,12 +207,12 @@ def _older(
     return [StoredWorkflow(*row) for row in rows]
 
 
-def _with_params(
+def _searched(
     tx: Transaction, chosen: WorkflowFilter, where: str, parameters: dict[str, Any]
 ) -> tuple[list[StoredWorkflow], int | None]:
-    """Return the workflows of a page that have certain parameters, and where the next page begins.
+    """Return the workflows of a page that have certain members, and where the next page begins.
 
-    No index covers parameters, so that each workflow is looked at, at most ``MAX_WINDOWS * _WINDOW`` for a page.
+    No index covers these, so that each workflow is looked at, at most ``MAX_WINDOWS * _WINDOW`` for a page.
     """
     matching: list[StoredWorkflow] = []
     before = chosen.before
@@ -184,7 +220,7 @@ def _with_params(
         window = _older(tx, where, parameters, before, _WINDOW)
         for workflow in window:
             before = workflow.seq
-            if _has(workflow.params, chosen.params):
+            if chosen.accepts(workflow.params, workflow.metadata):
                 matching.append(workflow)
                 if len(matching) == chosen.limit:
                     return matching, before
@@ -193,6 +229,8 @@ def _with_params(
     return matching, before
 
 
-def _has(params: bytes, wanted: dict[str, Any]) -> bool:
-    values = _decode(params)
+def _has(members: bytes, wanted: dict[str, Any]) -> bool:
+    if not wanted:
+        return True
+    values = _decode(members)
     return all(name in values and is_same_json(values[name], value) for name, value in wanted.items())
