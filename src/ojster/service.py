@@ -144,7 +144,7 @@ class Service:
     @cached_property
     def workflow_bulk(self) -> WorkflowBulkService:
         """Many workflows at once."""
-        return WorkflowBulkService(self.scope)
+        return WorkflowBulkService(self.scope, self.files)
 
     @cached_property
     def definitions(self) -> DefinitionService:

@@ -6,10 +6,11 @@ from ojster.core.errors import InvalidRequest, OjsterError
 from ojster.core.job import Job
 from ojster.core.tenant import qualify
 from ojster.events import notifications
+from ojster.events.erased_deliveries import erase_deliveries
 from ojster.events.reaction_rules import RetryWithDelays, delays_of, reactions_of
 from ojster.events.reactions import react
 from ojster.events.webhooks import push_deliveries
-from ojster.jobs.extension import Extension
+from ojster.jobs.extension import Erasure, Extension
 from ojster.jobs.new_job import NewJob
 from ojster.jobs.scope import Scope
 from ojster.storage.transaction import Transaction
@@ -42,6 +43,10 @@ class EventExtension(Extension):
         """Carry out reactions, then push deliveries of the events."""
         react(tx)
         push_deliveries(tx)
+
+    def erase(self, tx: Transaction, erasure: Erasure) -> int | None:
+        """Delete deliveries and notifications about what was deleted on request."""
+        return erase_deliveries(tx, erasure)
 
     def last_retry(self, job: Job) -> int | None:
         """Return the next of the delays of a ``retry-with-delays`` reaction, in microseconds."""

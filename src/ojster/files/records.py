@@ -302,6 +302,12 @@ def renew_grace(tx: Transaction, file_ids: Sequence[str]) -> None:
     tx.execute_many("UPDATE files SET touched_at = ? WHERE id = ?", [(tx.now, id) for id in file_ids])
 
 
+def end_grace(tx: Transaction, file_ids: Sequence[str], until: int) -> None:
+    """End the grace period of files that were not used since ``until``, in microseconds since the epoch."""
+    over = [(tx.now - GRACE - 1, id, until) for id in file_ids]
+    tx.execute_many("UPDATE files SET touched_at = ? WHERE id = ? AND touched_at <= ?", over)
+
+
 # Deletion
 
 

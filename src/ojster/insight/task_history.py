@@ -38,6 +38,7 @@ from ojster.insight.task_values import (
     TaskStatistics,
     check_key,
 )
+from ojster.jobs.extension import Erasure
 from ojster.jobs.stored_actions import stored_actions
 from ojster.jobs.transitions import complete_job, write_completed
 from ojster.storage.transaction import Row, Transaction
@@ -47,6 +48,9 @@ RUN_RETENTION_US: Final = 365 * DAY
 
 MAX_RECORDED_RESULT_BYTES: Final = 65_536
 """Maximum size of a recorded result, in bytes. Larger results are left out."""
+
+RUNS_AT_ONCE: Final = 5_000
+"""Number of runs that one step of an erasure examines."""
 
 _KEY: Final = ("tenant", "type", "subject", "context")
 _IS_TASK: Final = "tenant = :tenant AND type = :type AND subject = :subject AND context = :context"
@@ -203,6 +207,14 @@ def forget_runs(tx: Transaction, room: int) -> int:
     condition = "tenant = ? AND type = ? AND subject = ? AND context = ? AND changed_at < ?"
     tx.execute_many(f"DELETE FROM task_statistics WHERE {condition}", [(*row, before) for row in tasks])
     return len(runs) + len(tasks)
+
+
+def erase_runs(tx: Transaction, erasure: Erasure) -> int | None:
+    """Delete the runs of deleted jobs among the next ones; return where the next step begins, ``None`` at the end."""
+    query = "SELECT id, job_id, workflow_id FROM task_runs WHERE id > :after ORDER BY id LIMIT :window"
+    runs = tx.execute(query, {"after": erasure.position, "window": RUNS_AT_ONCE})
+    _delete(tx, [id for id, *owners in runs if not erasure.subjects.isdisjoint(owners)])
+    return int(runs[-1][0]) if len(runs) == RUNS_AT_ONCE else None
 
 
 def _artifacts_of(run: int) -> str:

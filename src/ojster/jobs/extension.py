@@ -52,6 +52,25 @@ Completer = Callable[[Members], Members]
 """Returns an enqueue request with what it leaves out, or raises its refusal."""
 
 
+class Erasure(msgspec.Struct, frozen=True):
+    """The erasure of what is left elsewhere of workflows and jobs that were deleted on request, in bounded steps.
+
+    Parameters
+    ----------
+    subjects:
+        The ids of all that was deleted.
+    deleted_at:
+        When it was deleted, in microseconds since the epoch.
+    eraser, position:
+        Which of the places is next, by its number, and how far it has been examined.
+    """
+
+    subjects: frozenset[str]
+    deleted_at: int
+    eraser: int = 0
+    position: int = 0
+
+
 class Foresight(NamedTuple):
     """What an extension reads together with the locks on reported jobs, instead of after them."""
 
@@ -128,6 +147,10 @@ class Extension:
 
     def deleted(self, tx: Transaction, jobs: Sequence[int]) -> None:
         """Delete what is kept beside jobs, given by ``seq``, that are deleted."""
+
+    def erase(self, tx: Transaction, erasure: Erasure) -> int | None:
+        """Erase what is left of what was deleted on request; return where the next step begins, ``None`` at the end."""
+        return None
 
     # Maintenance
 
@@ -237,6 +260,7 @@ class Hooks:
         self.moved = overriding("moved")
         self.revived = overriding("revived")
         self.deleted = overriding("deleted")
+        self.erase = overriding("erase")
         self.foresee = overriding("foresee")
         self.refuse_result = overriding("refuse_result")
         self.acknowledge = overriding("acknowledge")

@@ -7,13 +7,15 @@ from typing import Final
 import msgspec
 
 from ojster.core.errors import Forbidden, InvalidRequest
-from ojster.jobs.scope import CapabilityService
+from ojster.files.service import FileService
+from ojster.jobs.extension import Erasure
+from ojster.jobs.scope import CapabilityService, Scope
 from ojster.jobs.sweeps import Sweep, sweep_all
 from ojster.workflows.bulk import ALLOWED_STATES, COURSE, DEFAULT_STATES, WorkflowAction, WorkflowBatch
 from ojster.workflows.calls import WorkflowBulkCalls
 from ojster.workflows.filters import narrowing
 from ojster.workflows.read.selection import WorkflowConditions
-from ojster.workflows.run.deletion import EventWalk, blank_events, delete_hidden, find_hidden
+from ojster.workflows.run.deletion import delete_hidden, erase, find_hidden
 
 ROWS_AT_ONCE: Final = 500
 """About how many rows of deleted workflows one transaction deletes."""
@@ -28,6 +30,10 @@ class WorkflowBulkService(CapabilityService, WorkflowBulkCalls):
     All raise ``InvalidRequest`` if the filter has no condition, or names a state in which the action is not allowed,
     and ``Forbidden`` if the caller is limited to some queues, or may cancel and hold only its own workflows.
     """
+
+    def __init__(self, scope: Scope, files: FileService) -> None:
+        super().__init__(scope)
+        self._files = files
 
     async def cancel(self, chosen: WorkflowConditions, *, stop_active: bool = False, dry_run: bool = False) -> Sweep:
         """Cancel workflows; see ``WorkflowBulkCalls.cancel``."""
@@ -55,7 +61,12 @@ class WorkflowBulkService(CapabilityService, WorkflowBulkCalls):
         """Delete finished workflows; see ``WorkflowBulkCalls.delete``. When it returns, nothing of them is left.
 
         If the process dies meanwhile, they are hidden, and retention deletes them; the log of events may keep what it
-        says of them.
+        says of them, and other places, too.
+
+        Raises
+        ------
+        BackendUnavailable
+            The file store refuses to delete files; retention deletes them later.
         """
         swept = await self._sweep(WorkflowAction.DELETE, chosen, dry_run=dry_run)
         if dry_run:
@@ -64,9 +75,11 @@ class WorkflowBulkService(CapabilityService, WorkflowBulkCalls):
         while await self.database.run(delete_hidden, ROWS_AT_ONCE):  # many small ones are fewer rows
             pass
         await self.database.order_events()  # those without a position could not be read
-        position: int | None = 0
-        while position is not None:
-            position = await self.database.run(blank_events, EventWalk(position, frozenset(subjects)))
+        erasure: Erasure | None = Erasure(frozenset(subjects), self.database.clock())
+        while erasure is not None:
+            erasure = await self.database.run(erase, erasure)
+        if self._files.has_store:
+            await self._files.prune()
         return swept
 
     def _check_not_only_own(self, verb: str) -> None:

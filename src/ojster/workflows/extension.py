@@ -110,9 +110,9 @@ class WorkflowExtension(Extension):
         take_early_answer(tx, job)
 
     def deleted(self, tx: Transaction, jobs: Sequence[int]) -> None:
-        """Delete notes, inputs, resumptions and early answers of jobs."""
+        """Delete notes, inputs, resumptions and early answers of jobs, and what says that they were steps."""
         forget_ends(tx, jobs)
-        for table in ("resumptions", "early_answers", "notes", "job_inputs"):
+        for table in ("resumptions", "early_answers", "notes", "job_inputs", "former_steps"):
             tx.execute_many(f"DELETE FROM {table} WHERE seq = ?", [(seq,) for seq in jobs])
 
     def foresee(self, tx: Transaction, nodes: Sequence[int]) -> Foresight:

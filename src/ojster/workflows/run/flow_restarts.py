@@ -97,12 +97,17 @@ def restart(tx: Transaction, job: Job, records: Sequence[NewRecord]) -> None:
 
 
 def _forget_steps(graph: LoadedGraph, workflow: StoredWorkflow, container: Node) -> None:
-    """Delete the steps of the graph that have ended. Their jobs stay for their own retention; others may still end."""
+    """Delete the steps of the graph that have ended. Others may still end.
+
+    Their jobs stay for their own retention, or until the workflow is deleted.
+    """
     tx = graph.tx
     steps = tx.execute(_STEPS, {"flow": container.id})
     ids = [id for id, _, _ in steps]
     keep_chunks(tx, workflow.seq, [body_of(container), *ids])
-    tx.execute(f"UPDATE jobs SET node = NULL WHERE node {tx.among}", (tx.integers(ids),))
+    former = tx.execute(f"UPDATE jobs SET node = NULL WHERE node {tx.among} RETURNING seq", (tx.integers(ids),))
+    rows = [(seq, workflow.seq) for (seq,) in former]
+    tx.execute_many("INSERT INTO former_steps (seq, workflow) VALUES (?, ?)", rows)
     delete_nodes(tx, ids)
     left = tx.execute(
         "SELECT id FROM nodes WHERE parent = :flow AND position > 0 ORDER BY position", {"flow": container.id}

@@ -117,6 +117,8 @@ def _deletable_workflows(tx: Transaction) -> list[_Deletable]:
 def _forget(tx: Transaction, workflow: StoredWorkflow, room: int) -> Counter[str]:
     """Delete a workflow in parts: its jobs, nodes, shared values and streams, and itself; at most ``room`` rows.
 
+    Jobs of earlier rounds of a flow are deleted with it, but those that somebody has retried, and that run.
+
     The first call hides the workflow. Return the numbers of deleted ``rows``, ``jobs`` and ``workflows``.
     """
     low, high = workflow.numbers
@@ -126,6 +128,17 @@ def _forget(tx: Transaction, workflow: StoredWorkflow, room: int) -> Counter[str
     jobs = tx.execute(
         "SELECT seq, queue, tenant, state FROM jobs WHERE node BETWEEN :low AND :high LIMIT :room",
         {"low": low, "high": high, "room": room},
+    )
+    # Somebody may retry one now: it is either deleted, or seen as unfinished.
+    jobs += tx.execute(
+        f"""
+        SELECT seq, queue, tenant, state
+        FROM jobs
+        WHERE seq {tx.among_rows("SELECT seq FROM former_steps WHERE workflow = :workflow")}
+            AND finished_at IS NOT NULL
+        LIMIT :room{tx.for_update}
+        """,
+        {"workflow": workflow.seq, "room": room - len(jobs)},
     )
     delete_jobs(tx, [(seq, queue, tenant, state) for seq, queue, tenant, state in jobs])
     left = room - len(jobs)
@@ -140,7 +153,7 @@ def _forget(tx: Transaction, workflow: StoredWorkflow, room: int) -> Counter[str
     chunks = forget_streams(tx, workflow.seq, left)
     left -= chunks
     if left > 0:
-        for table in ("workflow_properties", "notes"):
+        for table in ("workflow_properties", "notes", "former_steps"):
             tx.execute(f"DELETE FROM {table} WHERE workflow = :seq", {"seq": workflow.seq})
         keys = (key_of_workflow, key_of_promises, key_of_kept_files)
         delete_items(tx, [key_of(workflow.seq) for key_of in keys])

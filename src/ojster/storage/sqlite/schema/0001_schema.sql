@@ -638,6 +638,16 @@ CREATE INDEX flow_records_number
     ON flow_records (flow, number)
     WHERE number IS NOT NULL;
 
+-- Jobs of earlier rounds of flows that began anew: they are no steps any more, and are deleted with the workflow.
+CREATE TABLE former_steps (
+    seq      INTEGER PRIMARY KEY, -- of the job
+    workflow INTEGER NOT NULL
+) STRICT;
+
+-- Those of a workflow: delete them.
+CREATE INDEX former_steps_workflow
+    ON former_steps (workflow);
+
 -- Messages to flows, in the order in which they came. They may come before the flow waits for them, or starts.
 CREATE TABLE flow_messages (
     number          INTEGER PRIMARY KEY,
