@@ -20,6 +20,7 @@ from ojster.jobs.failure import Failure
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.jobs.queries import Page
+from ojster.jobs.signatures import MAX_SIGNATURE_BYTES, MAX_SIGNATURES, Signature
 from ojster.queues.fairness import Sharing
 from ojster.service import Service
 from tests.client.test_clients import client
@@ -211,6 +212,35 @@ async def test_defaults_of_job_types_are_put_found_listed_and_deleted(client: Cl
     for call in (client.job_types.find("b"), client.job_types.delete("b")):
         with pytest.raises(NotFound):
             await call
+
+
+async def test_signatures_are_announced_replaced_and_listed(client: Client) -> None:
+    one, two = {"type": "array", "minItems": 1}, {"type": "array"}
+    assert await client.job_types.announce([Signature("b", one), Signature("a", two, is_flow=True)]) == 2
+    assert await client.job_types.signatures() == [Signature("a", two, True, START), Signature("b", one, False, START)]
+    assert await client.job_types.announce([Signature("b", two)]) == 1
+    assert await client.job_types.signatures("b") == [Signature("b", two, False, START)]
+    assert await client.job_types.signatures("other") == []
+
+
+async def test_signatures_that_are_too_large_or_too_many_are_refused(client: Client) -> None:
+    refused = [
+        [Signature("a", {"title": "x" * MAX_SIGNATURE_BYTES})],
+        [Signature(f"t{number}", {}) for number in range(MAX_SIGNATURES + 1)],
+        [Signature("No Type", {})],
+    ]
+    for announced in refused:
+        with pytest.raises(InvalidRequest):
+            await client.job_types.announce(announced)
+    assert await client.job_types.signatures() == []
+
+
+async def test_the_oldest_of_too_many_signatures_are_deleted(client: Client, bench: Bench) -> None:
+    await client.job_types.announce([Signature(f"old{number}", {}) for number in range(MAX_SIGNATURES)])
+    bench.clock.advance(1)
+    await client.job_types.announce([Signature("new", {})])
+    known = [signature.type for signature in await client.job_types.signatures()]
+    assert (len(known), "new" in known) == (MAX_SIGNATURES, True)
 
 
 async def test_schemas_are_registered_found_listed_and_deleted(client: Client) -> None:

@@ -221,7 +221,7 @@ MAKE_NOTHING_AVAILABLE = {
     "events": {"delete_channel", "last", "newest", "put_channel", "read_on", "select"},
     "files": {"create", "delete", "keep", "prune", "read", "write"},
     "fleet": {"beat", "direct", "find", "give_time_to_report", "jobs_of"},
-    "job_types": {"delete", "put"},
+    "job_types": {"announce", "delete", "put"},
     "jobs": {
         *(
             "add_to_log",

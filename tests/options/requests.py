@@ -331,6 +331,11 @@ SCENES: Final[dict[str, Scene]] = {
         },
     ),
     "JobTypeBody": Scene(("PUT", "/job-types/a", {}), {"options": {"queue": "other"}, "meta": {"m": 1}}),
+    "SignaturesBody": Scene(
+        ("PUT", "/signatures", {"signatures": []}),
+        {"signatures": [{"type": "a", "schema": {"type": "array"}, "is_flow": True}]},
+        after=(("GET", "/signatures"),),
+    ),
     "TenantBody": Scene(
         ("PUT", "/admin/tenants/acme", {}),
         {
@@ -713,6 +718,12 @@ INSIDE: Final[dict[str, Scene]] = {
         DEAD,
         SHOWN,
         inside=("override", {}),
+    ),
+    "SignatureBody": Scene(
+        ("PUT", "/signatures", {}),
+        {"type": "b", "schema": {"type": "array"}, "is_flow": True},
+        after=(("GET", "/signatures"),),
+        inside=("signatures.0", {"type": "a", "schema": {}}),
     ),
     "HandlerBody": Scene(
         ("POST", "/workers/heartbeat", {"worker_id": "w"}),

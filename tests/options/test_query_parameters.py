@@ -149,6 +149,9 @@ SCENES: Final[dict[str, Scene]] = {
             "count": With("2", {"expression": "0 0 * * *"}),
         },
     ),
+    "GET /signatures": scene(
+        "/signatures", {"type": "other"}, ("PUT", "/signatures", {"signatures": [{"type": "a", "schema": {}}]})
+    ),
     "GET /jobs/{job}/items": scene(f"/jobs/{JOB}/items", LOOKUP, *ITEMS),
     "GET /events": scene(
         "/events",

@@ -77,6 +77,7 @@ class World:
         await call(http, "POST", f"{BASE}/cron", cron)
         schema = {"type": "array", "title": MARKER}
         await call(http, "POST", f"{BASE}/schemas", {"job_type": "typed", "version": 1, "schema": schema})
+        await call(http, "PUT", f"{BASE}/signatures", {"signatures": [{"type": "typed", "schema": schema}]})
         subscription = {"url": "https://203.0.113.1/hook", "events": ["job.*"], "metadata": meta}
         made = await call(http, "POST", f"{BASE}/webhooks/subscriptions", subscription)
         ids["subscription"] = made["id"]
@@ -91,7 +92,13 @@ class World:
         paths += ["/collections/hoard/items?history=true", f"/workflows/{self.ids['workflow']}/items?history=true"]
         paths += [f"/jobs/{self.ids['active']}/items", f"/files/{self.ids['file']}"]
         paths += ["/channels", "/definitions/plan", "/definitions/plan/versions/1"]
-        paths += ["/schemas/typed/1", f"/webhooks/subscriptions/{self.ids['subscription']}", "/workers", "/rate-limits"]
+        paths += [
+            "/signatures",
+            "/schemas/typed/1",
+            f"/webhooks/subscriptions/{self.ids['subscription']}",
+            "/workers",
+            "/rate-limits",
+        ]
         return {path: await call(self.http, "GET", BASE + path) for path in paths}
 
 
@@ -189,6 +196,7 @@ def tries(world: World, method: str, path: str) -> list[tuple[str, Any]]:
         "PATCH /crons/{name}": [("/crons/nightly", {"enabled": False})],
         "PUT /rate-limits/{key}": [("/rate-limits/stripe", {"concurrency": 1})],
         "POST /schemas": [("/schemas", {"job_type": "typed", "version": 1, "schema": {"type": "array"}})],
+        "PUT /signatures": [("/signatures", {"signatures": [{"type": "typed", "schema": {}}]})],
         "POST /webhooks/subscriptions": [
             ("/webhooks/subscriptions", {"url": "https://203.0.113.1/other", "events": ["*"]})
         ],

@@ -13,7 +13,17 @@ import httpx
 import pytest
 import uvicorn
 
-from ojster import App, BackendUnavailable, JobCancelled, JobContext, JobFailed, JobOptions, Sharing, Snooze, Worker
+from ojster import (
+    App,
+    BackendUnavailable,
+    JobCancelled,
+    JobContext,
+    JobFailed,
+    JobOptions,
+    Sharing,
+    Snooze,
+    Worker,
+)
 from ojster.core.errors import OjsterError
 from ojster.files.service import FileService
 from ojster.handlers.job_handle import JobHandle
@@ -23,7 +33,7 @@ from ojster.queues.pools import put_pools
 from ojster.server.application import Application
 from ojster.service import Service
 from ojster.storage.open import open_database
-from ojster.worker.registration import NoHandlers, register
+from ojster.worker.registration import NoHandlers
 from tests.waiting import PATIENCE
 from tests.worker import handlers
 
@@ -476,22 +486,3 @@ async def test_a_worker_that_the_server_refuses_ends_with_the_reason(shared_url:
     server.should_exit = True
     await serving
     await service.close()
-
-
-async def test_what_an_earlier_version_of_the_application_has_declared_is_told(
-    shared_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    earlier, later = App(shared_url), App(shared_url)
-
-    @earlier.cron("0 9 * * *", name="daily")
-    @earlier.job("report", queue="old")
-    async def report() -> None: ...
-
-    later.job("report")(report.function)
-    for app in (earlier, later):
-        assert caplog.messages == [] or app is later
-        await register(app.client(), app)
-        await app.aclose()
-    told = "\n".join(caplog.messages)
-    assert "`ojster job-types delete report`" in told
-    assert "`ojster cron remove daily`" in told

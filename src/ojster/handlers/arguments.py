@@ -161,6 +161,21 @@ class HandlerTypes:
             return
         self.convert_result(msgspec.json.decode(encoded))
 
+    @property
+    def positional(self) -> list[tuple[inspect.Parameter, Any]]:
+        """The positional parameters with their types."""
+        return list(zip(self._positional, self._arguments, strict=True))
+
+    @property
+    def keyword_only(self) -> list[tuple[inspect.Parameter, Any]]:
+        """The parameters whose arguments have names, with their types."""
+        return [(parameter, self._named_types[parameter.name]) for parameter in self.named.keyword_only]
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether the handler takes any number of positional arguments, or named ones of any name."""
+        return bool(self._variable) or self.named.more is not None
+
     @cached_property
     def _arguments(self) -> list[Any]:
         """The types of the positional parameters."""

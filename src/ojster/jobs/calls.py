@@ -29,13 +29,22 @@ from ojster.jobs.history import Entry, Lineage
 from ojster.jobs.history_wire import ExplanationAnswer, LineageAnswer, PurgedHistoryAnswer
 from ojster.jobs.interventions import Adjusted, Adjustment, DeadLetterRetry
 from ojster.jobs.job_logs import JobLog, NewLines
-from ojster.jobs.job_type_wire import DeletedJobTypeAnswer, JobTypeAnswer, JobTypeBody, JobTypesAnswer
+from ojster.jobs.job_type_wire import (
+    AnnouncedAnswer,
+    DeletedJobTypeAnswer,
+    JobTypeAnswer,
+    JobTypeBody,
+    JobTypesAnswer,
+    SignaturesAnswer,
+    SignaturesBody,
+)
 from ojster.jobs.job_types import JobTypeDefaults
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.jobs.push import Pushed
 from ojster.jobs.queries import JobPage, Page
 from ojster.jobs.schema_wire import DeletedSchemaAnswer, SchemaAnswer, SchemasAnswer
 from ojster.jobs.schemas import Schema
+from ojster.jobs.signatures import Signature
 from ojster.jobs.transitions import ChangedJob
 from ojster.jobs.wire import AdjustmentBody, DeadLetterRetryBody, LogBody, ResultsBody, SchemaBody
 
@@ -48,6 +57,7 @@ _SCHEMAS: Final = "Schemas"
 _LATEST: Final = "/schemas/{type}"
 _VERSION: Final = "/schemas/{type}/{version}"
 _ONE: Final = "/job-types/{type}"
+_SIGNATURES: Final = "/signatures"
 
 
 class JobCalls(Calls):
@@ -173,7 +183,7 @@ class JobCalls(Calls):
 
 
 class JobTypeCalls(Calls):
-    """Calls about the defaults of job types."""
+    """Calls about the defaults of job types, and the signatures of their handlers."""
 
     @Listing("GET", "/job-types", "list_job_types", _TAG, JobTypesAnswer)
     async def all(self) -> list[JobTypeDefaults]:
@@ -190,6 +200,17 @@ class JobTypeCalls(Calls):
     @Deletion("DELETE", _ONE, "delete_job_type", _TAG, DeletedJobTypeAnswer)
     async def delete(self, type: str) -> None:
         """Delete the defaults of a job type. Jobs that have them keep them."""
+
+    @Call("PUT", _SIGNATURES, "announce_signatures", _TAG, AnnouncedAnswer, body=SignaturesBody, needs=DEQUEUE)
+    async def announce(self, signatures: Sequence[Signature]) -> int:
+        """Announce the arguments of the job types that a worker handles, by a JSON Schema of each, for forms.
+
+        Nothing is checked against them. An announcement replaces earlier ones of its types.
+        """
+
+    @Call("GET", _SIGNATURES, "list_signatures", _TAG, SignaturesAnswer)
+    async def signatures(self, type: str | None = None) -> list[Signature]:
+        """List the arguments of job types, as workers announce them: of one type, or of all."""
 
 
 class SchemaCalls(Calls):

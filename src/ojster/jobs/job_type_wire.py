@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Final, Self
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Self
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
+from ojster.core.calls import Arguments, Single
 from ojster.core.json_objects import Members
 from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.core.wire import Json, PaginationBody, Timestamp
 from ojster.jobs.job_types import JobTypeDefaults
 from ojster.jobs.options_wire import OptionsBody
+from ojster.jobs.signatures import Signature
 
 
 class JobTypeBody(Struct):
@@ -67,6 +70,63 @@ class DeletedJobTypeAnswer(Struct):
 
     type: str
     deleted: bool = True
+
+
+class SignatureBody(Struct):
+    """The arguments of a job type, as the handler of a worker takes them."""
+
+    type: str
+    schema: Annotated[dict[str, Json], Meta(description="A JSON Schema of the array of arguments.")]
+    is_flow: Annotated[bool, Meta(description="Whether it starts as a flow, and not as a job.")] = False
+
+
+class SignaturesBody(Arguments):
+    """The signatures of a worker's handlers."""
+
+    signatures: list[SignatureBody]
+
+    @classmethod
+    def of(cls, signatures: Sequence[Signature]) -> Self:
+        """Return the request that announces signatures."""
+        return cls([SignatureBody(known.type, known.schema, known.is_flow) for known in signatures])
+
+    def arguments(self, now: int) -> Mapping[str, Any]:
+        """Return the arguments in the body."""
+        return {"signatures": [Signature(shown.type, shown.schema, shown.is_flow) for shown in self.signatures]}
+
+
+class AnnouncedAnswer(Single[int]):
+    """The number of signatures that were announced."""
+
+    announced: int
+
+
+class SignatureInfo(SignatureBody, kw_only=True):
+    """The arguments of a job type, and when a worker announced them last."""
+
+    announced_at: Timestamp
+
+
+class SignaturesAnswer(Struct):
+    """The signatures that workers have announced, by job type."""
+
+    signatures: list[SignatureInfo]
+
+    @classmethod
+    def of(cls, signatures: list[Signature]) -> Self:
+        """Return the answer that shows signatures."""
+        shown = [
+            SignatureInfo(known.type, known.schema, known.is_flow, announced_at=format_timestamp(known.announced_at))
+            for known in signatures
+        ]
+        return cls(shown)
+
+    def value(self) -> list[Signature]:
+        """Return the signatures."""
+        return [
+            Signature(shown.type, shown.schema, shown.is_flow, parse_timestamp(shown.announced_at))
+            for shown in self.signatures
+        ]
 
 
 JOB_TYPE: Final = msgspec.json.Decoder(JobTypeBody)

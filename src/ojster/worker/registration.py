@@ -14,7 +14,9 @@ from ojster.core.errors import Forbidden, NotFound, OjsterError
 from ojster.core.json_objects import Members
 from ojster.core.tenant import called
 from ojster.handlers.register import HandlerRegister
+from ojster.handlers.signature_schema import signatures_of
 from ojster.jobs.names import DEFAULT_QUEUE, check_queue_name
+from ojster.jobs.signatures import MAX_SIGNATURES
 from ojster.schedules.cron import Cron
 from ojster.worker.backoff import UNREACHABLE, Backoff
 from ojster.worker.outbox import LAST_REPORT_SECONDS
@@ -54,6 +56,7 @@ async def register(client: Client, app: HandlerRegister) -> None:
                 await _insist(partial(_put_defaults, client, type, members), f"the defaults of the job type {type}")
     except Forbidden as refusal:
         log.info("jobs that others enqueue do not get the options that this application declares: %s", refusal)
+    await _announce(client, app)
     for cron in () if app.is_eager else app.crons:  # nothing would wait for their time
         try:
             await _insist(partial(_register_cron, client, cron), f"the cron job {cron.name}")
@@ -63,6 +66,16 @@ async def register(client: Client, app: HandlerRegister) -> None:
         await _tell_of_leftovers(client, app)
     except OjsterError as error:
         log.debug("cannot look for what an earlier version of the application has declared: %s", error)
+
+
+async def _announce(client: Client, app: HandlerRegister) -> None:
+    """Announce the arguments of the job types. Only forms need them: what the server rejects matters little."""
+    handlers = [declared for type, declared in app.handlers.items() if type != ORCHESTRATE_TYPE]
+    if announced := signatures_of(handlers[:MAX_SIGNATURES]):
+        try:
+            await _insist(partial(client.job_types.announce, announced), "the signatures of the handlers")
+        except Forbidden as refusal:
+            log.info("forms for new jobs do not know the arguments of this application's handlers: %s", refusal)
 
 
 async def _tell_of_leftovers(client: Client, app: HandlerRegister) -> None:

@@ -1,4 +1,4 @@
-"""Commands for the defaults of job types."""
+"""Commands for the defaults and the arguments of job types."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ojster.jobs.job_types import JobTypeDefaults
 
 @click.group("job-types", epilog=examples("ojster job-types list", "ojster job-types show email.send"))
 def job_types() -> None:
-    """List, show and delete the defaults of job types, which workers register when they start."""
+    """List, show and delete the defaults of job types, which workers register when they start; show their arguments."""
 
 
 @job_types.command("list", epilog=examples("ojster job-types list"))
@@ -55,6 +55,15 @@ def _row(defaults: JobTypeDefaults) -> tuple[Any, ...]:
 def show_defaults(type: str, url: str) -> None:
     """Show the defaults of a job type as JSON."""
     print_json(show_job_type(ask(url, lambda client: client.job_types.find(type))))
+
+
+@job_types.command("arguments", epilog=examples("ojster job-types arguments", "ojster job-types arguments email.send"))
+@click.argument("type", required=False)
+@with_url
+def show_arguments(type: str | None, url: str) -> None:
+    """Show the arguments of job types as JSON Schemas, as the last worker of each has announced them."""
+    signatures = ask(url, lambda client: client.job_types.signatures(type))
+    print_json({signature.type: signature.schema for signature in signatures})
 
 
 @job_types.command("delete", epilog=examples("ojster job-types delete email.send"))

@@ -325,6 +325,16 @@ CREATE TABLE job_types (
     updated_at BIGINT           NOT NULL
 );
 
+-- What workers announce of the arguments of each job type that they handle, for forms that enqueue one.
+CREATE TABLE signatures (
+    tenant       TEXT COLLATE "C" NOT NULL,
+    type         TEXT COLLATE "C" NOT NULL,
+    schema       BYTEA            NOT NULL, -- a JSON Schema of the array of arguments
+    is_flow      BIGINT           NOT NULL, -- 1: it starts as a flow
+    announced_at BIGINT           NOT NULL,
+    PRIMARY KEY (tenant, type)
+);
+
 -- Schemas of the arguments of job types. The version is three numbers, so that versions sort as they should.
 CREATE TABLE schemas (
     type       TEXT COLLATE "C" NOT NULL,

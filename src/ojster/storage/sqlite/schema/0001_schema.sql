@@ -287,6 +287,16 @@ CREATE TABLE job_types (
     updated_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- What workers announce of the arguments of each job type that they handle, for forms that enqueue one.
+CREATE TABLE signatures (
+    tenant       TEXT    NOT NULL,
+    type         TEXT    NOT NULL,
+    schema       BLOB    NOT NULL, -- a JSON Schema of the array of arguments
+    is_flow      INTEGER NOT NULL, -- 1: it starts as a flow
+    announced_at INTEGER NOT NULL,
+    PRIMARY KEY (tenant, type)
+) STRICT, WITHOUT ROWID;
+
 -- Schemas of the arguments of job types. The version is three numbers, so that versions sort as they should.
 CREATE TABLE schemas (
     type       TEXT    NOT NULL,
