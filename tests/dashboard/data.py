@@ -134,9 +134,9 @@ APPROVAL = msgspec.Raw(
 PUT = msgspec.Raw(
     msgspec.json.encode(
         {
-            "type": "object",
-            "properties": {"item": {"type": "string", "title": "Item"}, "count": {"type": "integer", "title": "Count"}},
-            "required": ["item"],
+            "type": "array",
+            "prefixItems": [{"type": "string", "title": "Item"}, {"type": "integer", "title": "Count"}],
+            "minItems": 1,
         }
     )
 )

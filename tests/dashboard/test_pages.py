@@ -212,7 +212,7 @@ async def test_a_gate_is_approved_and_a_form_is_answered(bench: Bench, server: s
     await dialog.get_by_role("group", name="Approved").get_by_label("Yes").check()
     await dialog.get_by_label("Limit").fill("250")
     await dialog.get_by_label("books").check()
-    await dialog.get_by_role("button", name="Send it").click()
+    await dialog.get_by_role("button", name="Send answer").click()
     await page.get_by_text("ask goes on.").wait_for()
     (job,) = await bench.fetch("steps")
     assert job.parent_results is not None
@@ -233,13 +233,13 @@ async def test_a_flow_shows_where_it_waits_and_gets_a_message_and_an_update(
     dialog = page.get_by_role("dialog")
     await dialog.get_by_role("group", name="Ok").get_by_label("Yes").check()
     assert await faults(page) == []
-    await dialog.get_by_role("button", name="Send it").click()
+    await dialog.get_by_role("button", name="Send message").click()
     await page.get_by_text("The message approval was sent.").wait_for()
     await page.get_by_role("button", name="approval message, completed").wait_for()
     await page.get_by_text("It can go on, and waits for a worker").wait_for()
     await page.get_by_role("button", name="Ask put").click()
     await dialog.get_by_label("Item").fill("tea")
-    await dialog.get_by_role("button", name="Ask", exact=True).click()
+    await dialog.get_by_role("button", name="Ask flow").click()
     while not (await bench.service.flows.messages(MessageFilter(flow, state="waiting"))).messages:
         await page.wait_for_timeout(20)
     answer = NewRecord("!answer/put", "answer", "!update/put", bench.clock.now, result=msgspec.Raw(b'"put in"'))
@@ -336,7 +336,7 @@ async def test_a_token_is_made_shown_once_and_revoked(bench: Bench, server: str,
     await page.get_by_role("tab", name="Tokens").click()
     await page.get_by_role("button", name="New token").click()
     await page.get_by_label("Name").fill("ada")
-    await page.get_by_role("button", name="Make it").click()
+    await page.get_by_role("button", name="Create token").click()
     await page.get_by_role("dialog").get_by_text(re.compile("^ojster_")).wait_for()
     await page.get_by_role("button", name="I have it").click()
     (token,) = await bench.service.tokens.all()
@@ -530,7 +530,7 @@ async def test_a_new_schedule_takes_no_name_of_another_and_that_one_is_edited(
     await page.get_by_role("button", name="Create schedule").click()
     await page.get_by_text("There is a cron job 'nightly' already.").wait_for()
     assert await bench.service.schedules.find("nightly") == before
-    await page.get_by_role("button", name="Leave").click()
+    await page.get_by_role("button", name="Close form").click()
     await page.get_by_role("button", name="Edit nightly").click()
     await page.get_by_label("Cron expression").fill("30 4 * * *")
     await page.get_by_role("button", name="Save schedule").click()
@@ -711,7 +711,7 @@ async def test_a_step_is_found_wherever_it_is_and_a_late_form_is_answered(
     await page.get_by_text("waits for an answer").wait_for()
     await page.get_by_role("button", name="Answer").click()
     await page.get_by_label("Limit").fill("250")
-    await page.get_by_role("button", name="Send it").click()
+    await page.get_by_role("button", name="Send answer").click()
     await page.get_by_text("waits for an answer").wait_for(state="detached")
 
 
@@ -722,7 +722,7 @@ async def test_a_webhook_is_made_turned_off_given_a_new_secret_and_deleted(bench
         await page.get_by_role("button", name="New webhook").click()
         await page.get_by_label("Address").fill("http://127.0.0.1:9/hook")
         await page.get_by_label("Events").fill("job.failed, workflow.*")
-        await page.get_by_role("button", name="Make it").click()
+        await page.get_by_role("button", name="Create webhook").click()
         await page.get_by_text("It is shown only now.").wait_for()
         first = await page.get_by_role("dialog").locator("code").inner_text()
         await page.get_by_role("button", name="I have it").click()
@@ -731,7 +731,7 @@ async def test_a_webhook_is_made_turned_off_given_a_new_secret_and_deleted(bench
         await page.get_by_role("button", name="Undo").click()
         await page.get_by_role("button", name="Turn off").wait_for()
         await page.get_by_role("button", name="New secret").click()
-        await page.get_by_role("button", name="Make it").click()
+        await page.get_by_role("button", name="Create secret").click()
         await page.get_by_text("It is shown only now.").wait_for()
         assert await page.get_by_role("dialog").locator("code").inner_text() != first
         await page.get_by_role("button", name="I have it").click()

@@ -83,15 +83,15 @@ async def test_a_form_takes_no_for_an_answer_marks_what_is_wrong_and_can_be_read
     await dialog.get_by_role("group", name="Approved").get_by_label("No").check()
     await dialog.get_by_label("Limit").fill("900")
     await dialog.get_by_label("Reason").fill("none")
-    await dialog.get_by_role("button", name="Send it").click()
+    await dialog.get_by_role("button", name="Send answer").click()
     assert await dialog.get_by_label("Limit").get_attribute("aria-invalid") == "true"
     await dialog.get_by_text("500").wait_for()
     assert await faults(page) == []
     await dialog.get_by_label("Limit").fill("100")
-    await dialog.get_by_role("button", name="Send it").click()
+    await dialog.get_by_role("button", name="Send answer").click()
     await dialog.locator("[aria-invalid=true]").and_(dialog.get_by_label("Reason")).wait_for()
     await dialog.get_by_label("Reason").fill("too late")
-    await dialog.get_by_role("button", name="Send it").click()
+    await dialog.get_by_role("button", name="Send answer").click()
     await page.get_by_text("ask goes on.").wait_for()
     await page.get_by_role("tab", name="Notes").click()
     await page.get_by_text("Somebody without a token approved the step 'check': looks good").wait_for()
@@ -116,11 +116,11 @@ async def test_a_job_tells_where_it_belongs_and_runs_again_with_other_arguments(
     await page.get_by_role("button", name="Run with other arguments").click()
     dialog = page.get_by_role("dialog")
     await dialog.get_by_label("Arguments").fill('{"card": "new"}')
-    await dialog.get_by_role("button", name="Enqueue it").click()
+    await dialog.get_by_role("button", name="Enqueue job").click()
     await dialog.get_by_text("The arguments are no JSON list.").wait_for()
     assert await faults(page) == []
     await dialog.get_by_label("Arguments").fill('[{"card": "new"}]')
-    await dialog.get_by_role("button", name="Enqueue it").click()
+    await dialog.get_by_role("button", name="Enqueue job").click()
     await page.get_by_text("The job was enqueued.").wait_for()
     await page.get_by_text('"new"').first.wait_for()
     copies = (await bench.service.jobs.select(JobFilter(type="pay"))).jobs
@@ -141,11 +141,11 @@ async def test_a_new_job_of_a_type_with_a_schema_is_made_by_a_form(bench: Bench,
     await page.get_by_role("button", name="New job").click()
     dialog = page.get_by_role("dialog")
     await dialog.get_by_label("Type").fill("pay")
-    await dialog.get_by_role("button", name="Go on").click()
+    await dialog.get_by_role("button", name="Choose type").click()
     await dialog.get_by_label("Amount").fill("70")
     assert await dialog.get_by_label("Card").input_value() == "visa", "the last job of the type is the example"
     assert await faults(page) == []
-    await dialog.get_by_role("button", name="Enqueue it").click()
+    await dialog.get_by_role("button", name="Enqueue job").click()
     await page.get_by_text("The job was enqueued.").wait_for()
     (made, _) = (await bench.service.jobs.select(JobFilter(type="pay"))).jobs
     assert (made.args, made.queue) == (["visa", 70], "money")

@@ -181,7 +181,7 @@ async def test_the_limits_of_a_key_are_replaced_for_a_while(bench: Bench, server
     await dialog.get_by_label("Jobs at once").fill("1")
     await dialog.get_by_text("2 run now: none starts until fewer than 1 do").wait_for()
     assert await faults(page) == []
-    await dialog.get_by_role("button", name="Replace them").click()
+    await dialog.get_by_role("button", name="Replace limits").click()
     await limits.get_by_text("2 of 1").wait_for()
     replaced = (await bench.service.rate_limits.find("stripe")).override
     assert replaced

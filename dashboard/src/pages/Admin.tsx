@@ -256,7 +256,7 @@ function NewToken({ close, made }: { close: () => void; made: (secret: string) =
     });
   };
   return (
-    <NewDialog label="New token" close={close} save={save}>
+    <NewDialog label="New token" action="Create token" close={close} save={save}>
       <label class="field">
         <span>Name</span>
         <input class="input" value={name} onInput={(event) => setName(event.currentTarget.value)} required />

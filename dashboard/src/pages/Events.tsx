@@ -188,7 +188,7 @@ function Webhooks() {
         const answer = await accepted(client.POST("/ojs/v1/webhooks/subscriptions/{id}/rotate-secret", { params: { path: { id } } }));
         told(answer.subscription);
       },
-      { title: "Make a new secret?", text: `What is sent to ${url} is signed with both for a day; then with the new one alone.`, action: "Make it" },
+      { title: "Create a new secret?", text: `What is sent to ${url} is signed with both for a day; then with the new one alone.`, action: "Create secret" },
     );
   };
   const remove = async ({ id, url }: Hook): Promise<void> => {
@@ -282,7 +282,7 @@ function NewWebhook({ close, made }: { close: () => void; made: (hook: Hook) => 
     });
   };
   return (
-    <NewDialog label="New webhook" close={close} save={save}>
+    <NewDialog label="New webhook" action="Create webhook" close={close} save={save}>
       <label class="field">
         <span>Address</span>
         <input class="input" type="url" value={url} onInput={(event) => setUrl(event.currentTarget.value)} required />

@@ -3,6 +3,7 @@ import { useState } from "preact/hooks";
 import { accepted, client, query, type Schemas } from "../api/client";
 import { useMay } from "../api/session";
 import { useData } from "../api/use";
+import { ArgumentsForm } from "../ui/arguments-form";
 import { Dialog, useDialogs } from "../ui/dialogs";
 import { bytes, many, Time } from "../ui/format";
 import { Json } from "../ui/json";
@@ -139,7 +140,7 @@ function SendDialog({ id, wait, close }: { id: string; wait: Wait | null; close:
       <SchemaForm
         schema={formOf(otherForm, name ? `Send ${name}` : "Send a message", "Any JSON value. It is kept until the flow receives it.")}
         label="Data"
-        action="Send it"
+        action="Send message"
         send={send}
         close={close}
       />
@@ -150,10 +151,8 @@ function SendDialog({ id, wait, close }: { id: string; wait: Wait | null; close:
 function UpdateDialog({ id, update, close }: { id: string; update: Schemas["UpdateInfo"]; close: () => void }) {
   const { act } = useDialogs();
   const [answer, setAnswer] = useState<Schemas["UpdateAnswer"] | null>(null);
-  const form = update.form as JsonSchema | undefined;
-  const send = async (value: unknown): Promise<void> => {
+  const send = async (args: unknown[]): Promise<void> => {
     await act(async () => {
-      const args = form?.properties ? argumentsOf(form, value as Record<string, unknown>) : Array.isArray(value) ? value : [value];
       const body = { name: update.name, args, wait_ms: ANSWER_MS } as Schemas["UpdateBody"];
       setAnswer(await accepted(client.POST("/ojs/v1/workflows/{id}/updates", { params: { path: { id } }, body })));
     });
@@ -176,23 +175,10 @@ function UpdateDialog({ id, update, close }: { id: string; update: Schemas["Upda
           </div>
         </div>
       ) : (
-        <SchemaForm
-          schema={formOf(form, `Ask ${update.name}`, "Its arguments, as a JSON list.")}
-          label="Arguments"
-          action="Ask"
-          send={send}
-          close={close}
-        />
+        <ArgumentsForm schema={(update.form as JsonSchema | undefined) ?? null} title={`Ask ${update.name}`} action="Ask flow" args={[]} send={send} close={close} />
       )}
     </Dialog>
   );
-}
-
-/** The arguments of an update by position: those at the end that were not filled in are left out. */
-function argumentsOf(form: JsonSchema, values: Record<string, unknown>): unknown[] {
-  const names = Object.keys(form.properties ?? {});
-  const last = names.findLastIndex((name) => values[name] !== undefined);
-  return names.slice(0, last + 1).map((name) => values[name] ?? form.properties?.[name]?.default ?? null);
 }
 
 /** What a flow has published, and what was sent to it. */

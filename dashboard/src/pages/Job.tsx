@@ -231,7 +231,7 @@ function Actions({ job, reload }: { job: Job; reload: () => void }) {
         if (made.job) go(`/jobs/${made.job.id}`);
         return "A copy was enqueued.";
       },
-      { title: "Run a copy?", text: "A new job with the same type, arguments and queue is enqueued.", action: "Enqueue it" },
+      { title: "Run a copy?", text: "A new job with the same type, arguments and queue is enqueued.", action: "Enqueue copy" },
     );
   };
   const isFinal = FINAL.has(job.state);

@@ -134,7 +134,7 @@ function Replace({ limit, close, done }: { limit: Limit; close: () => void; done
   const most = concurrency.trim() && /^\d+$/.test(concurrency.trim()) ? Number(concurrency) : null;
   const isTight = active !== undefined && most !== null && active >= most;
   return (
-    <NewDialog label={`Replace the limits of ${limit.key}`} action="Replace them" close={close} save={save}>
+    <NewDialog label={`Replace the limits of ${limit.key}`} action="Replace limits" close={close} save={save}>
       <NumberField
         label="Jobs at once"
         value={concurrency}

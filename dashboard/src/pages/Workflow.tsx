@@ -399,7 +399,7 @@ function Suspended({ id, step, reload }: { id: string; step: Row; reload: () => 
       )}
       {isOpen && job.data && (
         <Dialog label={`Answer ${step.path}`} close={() => setOpen(false)}>
-          <SchemaForm schema={wait?.form ?? { title: "Result", description: "Handed to the workflow, as JSON." }} action="Send it" send={send} close={() => setOpen(false)} />
+          <SchemaForm schema={wait?.form ?? { title: "Result", description: "Handed to the workflow, as JSON." }} action="Send answer" send={send} close={() => setOpen(false)} />
         </Dialog>
       )}
     </li>

@@ -3,6 +3,7 @@ import { Link, useLocation, useSearch } from "wouter-preact";
 import { accepted, client, query, type Schemas } from "../api/client";
 import { useMay } from "../api/session";
 import { useData } from "../api/use";
+import { ArgumentsForm } from "../ui/arguments-form";
 import { Dialog, useDialogs } from "../ui/dialogs";
 import { ExportButtons } from "../ui/export";
 import { between, compact, many, Time } from "../ui/format";
@@ -210,16 +211,25 @@ export function Progress({ workflow }: { workflow: Info }) {
   );
 }
 
+/** The kind and the name of what was picked. */
+function split(picked: string): [string, string] {
+  const place = picked.indexOf(" ");
+  return [picked.slice(0, place), picked.slice(place + 1)];
+}
+
 function Start({ close }: { close: () => void }) {
   const definitions = useData("definitions", () => accepted(client.GET("/ojs/v1/definitions", { params: { query: { limit: "200" } } })));
-  const [name, setName] = useState("");
+  const signatures = useData("signatures", () => accepted(client.GET("/ojs/v1/signatures")));
+  const flows = (signatures.data?.signatures ?? []).filter((one) => one.is_flow);
+  const [picked, setPicked] = useState("");
+  const [kind, name] = split(picked);
   const [, go] = useLocation();
   const { tell } = useDialogs();
   const { isOpen } = useSending();
-  const chosen = definitions.data?.definitions.find((one) => one.name === name);
-  const start = async (params: unknown): Promise<void> => {
-    const body = { definition: name, params } as unknown as Schemas["WorkflowBody"];
-    const made = await accepted(client.POST("/ojs/v1/workflows", { body }));
+  const chosen = kind === "definition" ? definitions.data?.definitions.find((one) => one.name === name) : undefined;
+  const flow = kind === "flow" ? flows.find((one) => one.type === name) : undefined;
+  const start = async (request: object): Promise<void> => {
+    const made = await accepted(client.POST("/ojs/v1/workflows", { body: request as unknown as Schemas["WorkflowBody"] }));
     if (isOpen()) {
       close();
       go(`/workflows/${made.workflow.id}`);
@@ -232,27 +242,51 @@ function Start({ close }: { close: () => void }) {
       <div class="inside">
         <Shown of={definitions} rows={2}>
           {(data) =>
-            data.definitions.length ? (
+            data.definitions.length || flows.length ? (
               <label class="field">
-                <span>Definition</span>
-                <select class="input" value={name} onChange={(event) => setName(event.currentTarget.value)}>
+                <span>Definition or flow</span>
+                <select class="input" value={picked} onChange={(event) => setPicked(event.currentTarget.value)}>
                   <option value="">Choose one</option>
                   {data.definitions.map((one) => (
-                    <option key={one.name} value={one.name}>
+                    <option key={one.name} value={`definition ${one.name}`}>
                       {one.name} (version {one.version})
+                    </option>
+                  ))}
+                  {flows.map((one) => (
+                    <option key={one.type} value={`flow ${one.type}`}>
+                      {one.type} (flow)
                     </option>
                   ))}
                 </select>
               </label>
             ) : (
-              <Empty icon="workflows" title="No definitions">
-                Save one with <code>ojster definitions put</code>.
+              <Empty icon="workflows" title="No definitions and no flows">
+                Save a definition with <code>ojster definitions put</code>, or start a worker that has flows.
               </Empty>
             )
           }
         </Shown>
       </div>
-      {chosen && <SchemaForm key={name} schema={schema} action="Start it" send={(value) => start(value ?? {})} close={close} />}
+      {chosen && (
+        <SchemaForm
+          key={picked}
+          schema={schema}
+          action="Start workflow"
+          send={(value) => start({ definition: name, params: value ?? {} })}
+          close={close}
+        />
+      )}
+      {flow && (
+        <ArgumentsForm
+          key={picked}
+          schema={flow.schema as JsonSchema}
+          title={`Start ${name}`}
+          action="Start flow"
+          args={[]}
+          send={(args) => start({ type: "flow", job: { type: name, args } })}
+          close={close}
+        />
+      )}
     </Dialog>
   );
 }

@@ -2,7 +2,7 @@
 import { createContext, type ComponentChildren } from "preact";
 import { useContext, useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { number } from "./format";
-import { Bar, Button } from "./parts";
+import { Bar, Button, FormEnd } from "./parts";
 import { useSending } from "./sending";
 
 export interface Question {
@@ -184,7 +184,7 @@ export function Dialog(props: { label: string; close: () => void; className?: st
 /** A dialog that makes or changes something by what is typed into its fields. */
 export function NewDialog(props: {
   label: string;
-  action?: string;
+  action: string;
   close: () => void;
   save: () => Promise<unknown>;
   children: ComponentChildren;
@@ -199,12 +199,7 @@ export function NewDialog(props: {
       <form onSubmit={submit}>
         <h2>{props.label}</h2>
         {props.children}
-        <div class="buttons">
-          <Button onClick={props.close}>Leave</Button>
-          <Button type="submit" kind="main" disabled={isSending}>
-            {props.action ?? "Make it"}
-          </Button>
-        </div>
+        <FormEnd action={props.action} isSending={isSending} close={props.close} />
       </form>
     </Dialog>
   );

@@ -236,6 +236,25 @@ export function Segments<T extends string>(props: { of: [T, string][]; chosen: T
   );
 }
 
+/** The end of a form: what is wrong with it, and its buttons. */
+export function FormEnd(props: { problem?: string; action: string; isSending: boolean; close: () => void }) {
+  return (
+    <>
+      {props.problem && (
+        <p role="alert" class="wrong">
+          {props.problem}
+        </p>
+      )}
+      <div class="buttons">
+        <Button onClick={props.close}>Close form</Button>
+        <Button type="submit" kind="main" disabled={props.isSending}>
+          {props.action}
+        </Button>
+      </div>
+    </>
+  );
+}
+
 export function Copy({ text, label = "Copy" }: { text: string; label?: string }) {
   const [isDone, setDone] = useState(false);
   const copy = async (): Promise<void> => {

@@ -1,8 +1,9 @@
 /** A form for a JSON Schema: its simple members as fields, and anything else as JSON. What is wrong is said at its field. */
+import type { ComponentChildren } from "preact";
 import { useId, useState } from "preact/hooks";
 import { ApiError } from "../api/client";
 import { unrounded, valueIn } from "./json-text";
-import { Button } from "./parts";
+import { FormEnd } from "./parts";
 import { useSending } from "./sending";
 
 export interface JsonSchema {
@@ -23,7 +24,24 @@ export interface JsonSchema {
   minLength?: number;
   maxLength?: number;
   pattern?: string;
+  anyOf?: JsonSchema[];
+  prefixItems?: JsonSchema[];
+  items?: JsonSchema | JsonSchema[] | boolean;
+  minItems?: number;
+  $ref?: string;
+  $defs?: Record<string, JsonSchema>;
 }
+
+/** A schema without reference and without `null` as an alternative, with its own title, description and default. */
+export function plainSchema(schema: JsonSchema, defs: Record<string, JsonSchema> = {}): JsonSchema {
+  const { $ref, anyOf, ...own } = schema;
+  const others = anyOf?.filter((one) => one.type !== "null") ?? [];
+  const inner = $ref ? defs[$ref.replace("#/$defs/", "")] : others.length === 1 ? others[0] : undefined;
+  return inner ? { ...plainSchema(inner, defs), ...own } : schema;
+}
+
+/** Objects in objects up to this depth have fields of their own; it ends schemas that contain themselves. */
+const MOST_LEVELS = 3;
 
 /** The type of a schema without `null`, which a field that is left empty stands for. */
 const typeOf = (schema: JsonSchema): string =>
@@ -62,12 +80,16 @@ export function SchemaForm(props: {
   /** Throws what is wrong with the value. */
   send: (value: unknown) => Promise<void>;
   close: () => void;
+  /** Fields above those of the schema. */
+  children?: ComponentChildren;
 }) {
-  const { schema, label = "Answer" } = props;
-  const members = Object.entries(schema.properties ?? {}).filter(([, one]) => !one.readOnly);
+  const { label = "Answer" } = props;
+  const defs = props.schema.$defs;
+  const schema = plainSchema(props.schema, defs);
+  const members = membersOf(schema, defs);
   const isObject = members.length > 0;
   const [values, setValues] = useState<Record<string, unknown>>(() => ({
-    ...Object.fromEntries(members.filter(([, one]) => one.default !== undefined).map(([name, one]) => [name, one.default])),
+    ...Object.fromEntries(members.filter(([, one]) => (one.default ?? null) !== null).map(([name, one]) => [name, one.default])),
     ...props.initial,
   }));
   const [text, setText] = useState(schema.default === undefined ? "" : JSON.stringify(schema.default));
@@ -94,18 +116,19 @@ export function SchemaForm(props: {
     >
       <h2>{schema.title ?? "Answer"}</h2>
       {schema.description && <p>{schema.description}</p>}
+      {props.children}
       {isObject ? (
         members.map(([name, one]) => (
           <Field
             key={name}
             name={name}
             schema={one}
+            defs={defs}
             isRequired={schema.required?.includes(name) ?? false}
             value={values[name]}
             wrong={wrong[name]}
             set={(value) => {
-              const { [name]: _, ...others } = values;
-              setValues(value === undefined ? others : { ...others, [name]: value });
+              setValues((known) => withMember(known, name, value));
               setWrong(({ [name]: __, ...left }) => left);
             }}
             mark={(message) => setWrong((known) => ({ ...known, [name]: message }))}
@@ -117,17 +140,7 @@ export function SchemaForm(props: {
           <input class="input" value={text} onInput={(event) => setText(event.currentTarget.value)} />
         </label>
       )}
-      {problem && (
-        <p role="alert" class="wrong">
-          {problem}
-        </p>
-      )}
-      <div class="buttons">
-        <Button onClick={props.close}>Leave</Button>
-        <Button type="submit" kind="main" disabled={isSending}>
-          {props.action}
-        </Button>
-      </div>
+      <FormEnd problem={problem} action={props.action} isSending={isSending} close={props.close} />
     </form>
   );
 }
@@ -141,9 +154,23 @@ function parsed(text: string, schema: JsonSchema): unknown {
   }
 }
 
+/** The members of an object that a form has fields for. */
+const membersOf = (schema: JsonSchema, defs?: Record<string, JsonSchema>): [string, JsonSchema][] =>
+  Object.entries(schema.properties ?? {})
+    .map(([name, one]): [string, JsonSchema] => [name, plainSchema(one, defs)])
+    .filter(([, one]) => !one.readOnly);
+
+/** An object with another value of a member; `undefined` takes it away. */
+function withMember(object: Record<string, unknown>, name: string, value: unknown): Record<string, unknown> {
+  const { [name]: _, ...others } = object;
+  return value === undefined ? others : { ...others, [name]: value };
+}
+
 interface FieldProps {
   name: string;
   schema: JsonSchema;
+  defs?: Record<string, JsonSchema>;
+  level?: number;
   isRequired: boolean;
   value: unknown;
   wrong: string | undefined;
@@ -151,6 +178,8 @@ interface FieldProps {
   /** Says what is wrong with the field. */
   mark: (message: string) => void;
 }
+
+const optional = (label: string, isRequired: boolean): string => (isRequired ? label : `${label}, if you like`);
 
 function Field(props: FieldProps) {
   const { schema, value, set, wrong, isRequired } = props;
@@ -160,6 +189,7 @@ function Field(props: FieldProps) {
   const after = (
     <>
       {schema.description && <small>{schema.description}</small>}
+      {value === undefined && (schema.default ?? null) !== null && <small>Without a value: {JSON.stringify(schema.default)}</small>}
       {wrong && (
         <small id={id} class="wrong" role="alert">
           {wrong}
@@ -177,14 +207,39 @@ function Field(props: FieldProps) {
       props.mark((event.currentTarget as HTMLInputElement).validationMessage);
     },
   };
+  const members = membersOf(schema, props.defs);
+  const { level = 1 } = props;
+  const isObject = value === undefined || (typeof value === "object" && value !== null && !Array.isArray(value));
+  if (members.length && isObject && level < MOST_LEVELS) {
+    const known = (value ?? {}) as Record<string, unknown>;
+    // An object that may be left out must be complete only if there is something in it.
+    const isNeeded = isRequired || Object.keys(known).length > 0;
+    return (
+      <fieldset class="field group">
+        <legend>{optional(label, isRequired)}</legend>
+        {members.map(([name, one]) => (
+          <Field
+            {...{ name, level: level + 1, wrong: undefined, mark: props.mark }}
+            key={name}
+            schema={one}
+            defs={props.defs}
+            isRequired={isNeeded && (schema.required?.includes(name) ?? false)}
+            value={known[name]}
+            set={(inner) => {
+              const changed = withMember(known, name, inner);
+              set(Object.keys(changed).length || isRequired ? changed : undefined);
+            }}
+          />
+        ))}
+        {after}
+      </fieldset>
+    );
+  }
   const choices = type === "boolean" ? [true, false] : schema.enum;
   if (choices && choices.length <= MOST_RADIOS) {
     return (
       <fieldset class="field choices" aria-invalid={wrong ? true : undefined}>
-        <legend>
-          {label}
-          {isRequired ? "" : ", if you like"}
-        </legend>
+        <legend>{optional(label, isRequired)}</legend>
         {choices.map((one) => (
           <label class="check" key={JSON.stringify(one)}>
             <input

@@ -9,18 +9,20 @@ import asyncio
 import hashlib
 import inspect
 import linecache
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from types import CodeType
-from typing import Any, Final, get_type_hints
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from ojster.handlers.arguments import HandlerTypes
 from ojster.handlers.flow_keys import FlowKeys
 from ojster.handlers.flow_loop import FlowLoop
+from ojster.handlers.signature_schema import signature_schema
 from ojster.workflows.flow import MAX_WAITS, RESERVED, FlowPosition, FlowRecord, FlowWait
 
 MAX_EXAMINED: Final = 1_000
@@ -113,14 +115,14 @@ def _form_of(expected: Any) -> Raw | UnsetType:
 
 @lru_cache(256)
 def _schema_of(expected: Any) -> Raw | UnsetType:
-    """Return the JSON Schema of a type, or of the parameters of an update's handler; ``UNSET`` if there is none."""
-    function = getattr(expected, "function", None)
+    """Return the JSON Schema of a type, or of the arguments of an update's handler; ``UNSET`` if there is none."""
+    types = getattr(expected, "types", None)
     try:
-        schema = _flat(_type_schema(expected)) if function is None else _parameters_schema(function)
+        schema = signature_schema(types) if isinstance(types, HandlerTypes) else _flat(_type_schema(expected))
         encoded = _encode(schema)
     except Exception:  # a type that msgspec does not know, or an annotation that names nothing
         return UNSET
-    return Raw(encoded) if len(encoded) <= MAX_SCHEMA_BYTES else UNSET
+    return Raw(encoded) if schema is not None and len(encoded) <= MAX_SCHEMA_BYTES else UNSET
 
 
 def _type_schema(expected: Any) -> dict[str, Any]:
@@ -134,19 +136,6 @@ def _flat(schema: dict[str, Any]) -> dict[str, Any]:
     name = str(schema.get("$ref", "")).rpartition("/")[2]
     inner = schema.get("$defs", {}).get(name)
     return schema if inner is None else {**inner, "$defs": schema["$defs"]}
-
-
-def _parameters_schema(function: Callable[..., Any]) -> dict[str, Any]:
-    hints = get_type_hints(function)
-    parameters = list(inspect.signature(function).parameters.values())[1:]
-    return {
-        "type": "object",
-        "properties": {
-            parameter.name: _flat(_type_schema(hints[parameter.name])) if parameter.name in hints else {}
-            for parameter in parameters
-        },
-        "required": [parameter.name for parameter in parameters if parameter.default is inspect.Parameter.empty],
-    }
 
 
 @lru_cache(1_024)

@@ -211,7 +211,7 @@ class FlowWait(Struct, frozen=True, omit_defaults=True):
     file, line, function, code:
         The line of the flow's code in which it waits.
     form:
-        JSON Schema of the message, or of an object with the arguments of the update by name, if it is known.
+        JSON Schema of the message, or of the array of the update's arguments, if it is known.
     """
 
     kind: Literal["run", "receive", "receive_many", "listen", "listen_many", "sleep", "update"]
