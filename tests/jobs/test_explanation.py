@@ -117,3 +117,27 @@ async def test_the_limits_of_a_job_and_of_its_queue_are_shown_with_their_use(ben
     ]
     await bench.service.jobs.cancel(jobs[-1].id)
     assert (await bench.service.jobs.explain(jobs[-1].id)).limits == [], "one that is finished is under none"
+
+
+async def test_the_quotas_of_the_tenant_of_a_job_are_shown_with_their_use(bench: Bench, http: Http) -> None:
+    quotas = {
+        "max_concurrency": 4,
+        "max_queue_depth": 9,
+        "max_scheduled": 3,
+        "max_enqueue_rate": {"limit": 50, "period": "PT1M"},
+    }
+    await http("PUT", "/ojs/v1/admin/tenants/acme", {"limits": quotas})
+    acme = {"X-OJS-Tenant": "acme"}
+    for options in ({}, {}, {"scheduled_at": "+PT1H"}):
+        body = {"type": "pay", "args": [], "options": options}
+        job = (await http("POST", "/ojs/v1/jobs", body, headers=acme)).json()["job"]
+    await bench.fetch_one()
+    shown = (await http("GET", f"/ojs/v1/jobs/{job['id']}/explanation", headers=acme)).json()["limits"]
+    assert shown == [
+        {"kind": "concurrency", "limit": 4, "used": 1, "tenant": "acme"},
+        {"kind": "depth", "limit": 9, "used": 2, "tenant": "acme"},
+        {"kind": "scheduled", "limit": 3, "used": 1, "tenant": "acme"},
+        {"kind": "pushes", "limit": 50, "used": 3, "period": "PT1M", "tenant": "acme"},
+    ]
+    other = await bench.push()
+    assert (await bench.service.jobs.explain(other.id)).limits == [], "it belongs to no tenant"

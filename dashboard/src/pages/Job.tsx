@@ -131,7 +131,17 @@ interface Attributes {
   parent_id?: string;
 }
 
-const KINDS = { concurrency: "at a time", rate: "starts", throttle: "starts, evenly spaced" };
+const KINDS = {
+  concurrency: "at a time",
+  rate: "starts",
+  throttle: "starts, evenly spaced",
+  pushes: "pushes",
+  depth: "that wait",
+  scheduled: "for later",
+};
+
+const ownerOf = (use: Schemas["LimitUse"]): string =>
+  use.tenant ? `Quota of the tenant ${use.tenant}` : use.key ? `Limit ${use.key}` : "Limit of the queue";
 
 /** Where a job stands in its queue, and what limits it. */
 function Waiting({ of }: { of: Schemas["Explanation"] }) {
@@ -144,9 +154,9 @@ function Waiting({ of }: { of: Schemas["Explanation"] }) {
           ["Place in its queue", of.position ? (of.position > 10_000 ? "after more than 10,000 others" : `number ${number(of.position)}`) : null],
           ...limits.map(
             (use): [string, ComponentChildren] => [
-              use.key ? `Limit ${use.key}` : "Limit of the queue",
+              ownerOf(use),
               <span class="progress">
-                <Bar done={use.used} of={Math.max(1, use.limit)} label={`Use of the limit ${use.key ?? "of the queue"}`} />
+                <Bar done={use.used} of={Math.max(1, use.limit)} label={`Use of: ${ownerOf(use)}, ${KINDS[use.kind]}`} />
                 <span class="nowrap">
                   {number(use.used)} of {number(use.limit)} {KINDS[use.kind]}
                   {use.period ? ` in ${period(use.period)}` : ""}

@@ -13,20 +13,24 @@ class LimitUse(msgspec.Struct, frozen=True, omit_defaults=True):
     Parameters
     ----------
     key:
-        The key of the jobs that share it; ``None``: it is a limit of the queue.
+        The key of the jobs that share it; ``None``: it is a limit of the queue, or of the tenant.
+    tenant:
+        The tenant whose jobs share it; ``None``: it is no limit of a tenant.
     kind:
-        ``concurrency`` (jobs at a time), ``rate`` (starts in a period) or ``throttle`` (starts, evenly spaced).
+        ``concurrency`` (jobs at a time), ``rate`` (starts in a period), ``throttle`` (starts, evenly spaced); of tenants
+        also ``pushes`` (in a period), ``depth`` (jobs that wait) and ``scheduled`` (jobs for later).
     limit, used:
         What is allowed, and what is used of it now.
     period:
-        Period of a rate or a throttle, ISO 8601.
+        Period of a rate, a throttle or pushes, ISO 8601.
     """
 
-    kind: Literal["concurrency", "rate", "throttle"]
+    kind: Literal["concurrency", "rate", "throttle", "pushes", "depth", "scheduled"]
     limit: int
     used: int
     key: str | None = None
     period: str | None = None
+    tenant: str | None = None
 
 
 class Reason(msgspec.Struct, frozen=True, omit_defaults=True):

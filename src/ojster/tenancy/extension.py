@@ -9,10 +9,10 @@ from ojster.core.job import Job
 from ojster.core.tenant import shown_tenant
 from ojster.jobs.claim_policy import ClaimPolicy, UsageProbes
 from ojster.jobs.extension import Extension, Group
-from ojster.jobs.reason import Reason
+from ojster.jobs.reason import LimitUse, Reason
 from ojster.storage.transaction import Transaction
 from ojster.tenancy.claim_policy import TENANTS_WAIT, TenantPolicy
-from ojster.tenancy.quotas import check_tenant_limits, free_tenants, is_busy
+from ojster.tenancy.quotas import check_tenant_limits, free_tenants, is_busy, quota_uses
 from ojster.tenancy.tenant import tenants_by_id
 
 
@@ -35,6 +35,10 @@ class TenancyExtension(Extension):
             yield Reason(
                 "tenant", f"As many jobs of the tenant {shown_tenant(job.tenant)!r} run as may run at once: {most}."
             )
+
+    def limits_on(self, tx: Transaction, job: Job) -> Iterable[LimitUse]:
+        """Return the limits of the job's tenant."""
+        return quota_uses(tx, job.tenant)
 
     def claim_policies(self) -> Sequence[tuple[type[ClaimPolicy], UsageProbes]]:
         """Serve tenants in turn, each within its limit."""

@@ -10,14 +10,16 @@ Spec: ojs-multi-tenancy
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Final, Protocol
 
+from ojster.core.durations import format_duration
 from ojster.core.errors import TenantLimitExceeded
 from ojster.core.states import JobState
 from ojster.core.tenant import called, shown_tenant
 from ojster.jobs.extension import hooks
 from ojster.jobs.queries import counts_of_tenant
+from ojster.jobs.reason import LimitUse
 from ojster.storage.effects import PerTransaction
 from ojster.storage.transaction import Transaction
 from ojster.tenancy.tenant import Tenant, tenants_by_id
@@ -70,6 +72,23 @@ def free_tenants(tx: Transaction, tenants: Set[str]) -> None:
 
 def _waiting_queues(tx: Transaction, tenant: str) -> list[str]:
     return [called(name) for name, states in counts_of_tenant(tx, tenant).items() if states.get("available", 0) > 0]
+
+
+def quota_uses(tx: Transaction, id: str) -> Iterator[LimitUse]:
+    """Yield the limits of a tenant on its jobs, with their use."""
+    if (tenant := tenants_by_id(tx).get(id)) is None:
+        return
+    counts, name = counts_of_tenant(tx, id), shown_tenant(id)
+    if tenant.max_concurrency is not None:
+        yield LimitUse("concurrency", tenant.max_concurrency, _count(counts, (JobState.ACTIVE.value,)), tenant=name)
+    if tenant.max_queue_depth is not None:
+        yield LimitUse("depth", tenant.max_queue_depth, _count(counts, DEPTH_STATES), tenant=name)
+    if tenant.max_scheduled is not None:
+        yield LimitUse("scheduled", tenant.max_scheduled, _count(counts, ("scheduled",)), tenant=name)
+    if (rate := tenant.max_enqueue_rate) is not None:
+        rows = tx.execute("SELECT window_started_at, window_used FROM tenants WHERE id = :id", {"id": id})
+        used = sum(used for started_at, used in rows if tx.now - started_at < rate.period)
+        yield LimitUse("pushes", rate.limit, used, period=format_duration(rate.period), tenant=name)
 
 
 def _count(counts: Mapping[str, Mapping[str, int]], states: Sequence[str]) -> int:
