@@ -142,7 +142,7 @@ async def test_a_subscription_changes_its_form_and_goes_back(
     assert "cloudevents" not in made
     for form in ({"source_uri": SOURCE, "content_mode": "binary"}, None):
         assert (await http("PATCH", path, {"cloudevents": form})).status_code == 200
-        await http("PATCH", path, {"metadata": {"kept": True}})
+        await http("PATCH", path, {"metadata": {"kept": "yes"}})
         assert bool((await http("GET", path)).json().get("cloudevents")) == bool(form)
         await bench.push()
         await deliver(bench, application)

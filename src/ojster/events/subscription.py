@@ -44,6 +44,8 @@ class Subscription(msgspec.Struct, frozen=True):
         Only events of these; empty: of all.
     metadata:
         What its owner notes about it.
+    cloudevents:
+        How events are sent as CloudEvents; ``None``: as events of Open Job Spec.
     former_secret, former_until:
         The previous secret, and until when deliveries are signed with it too.
 
@@ -60,7 +62,6 @@ class Subscription(msgspec.Struct, frozen=True):
     job_types: tuple[str, ...] = ()
     metadata: dict[str, Any] = {}
     cloudevents: CloudEventsForm | None = None
-    """How events are sent as CloudEvents; ``None``: as events of Open Job Spec."""
     former_secret: str | None = None
     former_until: int = 0
     tenant: str | None = None

@@ -17,8 +17,8 @@ class LimitUse(msgspec.Struct, frozen=True, omit_defaults=True):
     tenant:
         The tenant whose jobs share it; ``None``: it is no limit of a tenant.
     kind:
-        ``concurrency`` (jobs at a time), ``rate`` (starts in a period), ``throttle`` (starts, evenly spaced); of tenants
-        also ``pushes`` (in a period), ``depth`` (jobs that wait) and ``scheduled`` (jobs for later).
+        ``concurrency`` (jobs at a time), ``rate`` (starts in a period), ``throttle`` (starts, evenly spaced); of
+        tenants also ``pushes`` (in a period), ``depth`` (jobs that wait) and ``scheduled`` (jobs for later).
     limit, used:
         What is allowed, and what is used of it now.
     period:
