@@ -72,6 +72,7 @@ class HandlerSignature:
                     f"arguments of the job. Move it to the first place, before {parameters[0].name!r}."
                 )
         self.named = NamedParameters(parameters[int(self.takes_context) :])
+        self._takes_named = bool(self.named)
         positional = [parameter for parameter in parameters if parameter.kind in POSITIONAL]
         self._fewest = sum(parameter.default is parameter.empty for parameter in positional) - self.takes_context
         has_more = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
@@ -94,7 +95,7 @@ class HandlerSignature:
         TypeError
             The handler does not take these arguments. The message names the job and its signature.
         """
-        if not kwargs and not self.named and self._fewest <= len(args) <= self._most:
+        if not (kwargs or self._takes_named) and self._fewest <= len(args) <= self._most:
             return args
         filled = ((), *args) if self.takes_context else args
         try:

@@ -37,7 +37,7 @@ from ojster.handlers.injection import needs_of
 from ojster.handlers.job_class import Runs, RunsAsync
 from ojster.handlers.job_handle import HandleOwner, JobHandle, T_co
 from ojster.handlers.job_options import JobOptions, JobOptionsDict, with_changes
-from ojster.handlers.named_arguments import Call, arguments_of_call
+from ojster.handlers.named_arguments import Call, CallArguments, arguments_of_call
 from ojster.jobs.job_logs import LogLevel
 from ojster.jobs.names import DEFAULT_QUEUE
 from ojster.jobs.options_wire import read_options
@@ -264,9 +264,6 @@ class JobType(Generic[P, R]):
         with self._traced(len(requests)) as carried:
             return await self._enqueue_many(self._requests(requests, carried))
 
-    def _requests(self, calls: Iterable[Call], carried: Mapping[str, str]) -> list[Members]:
-        return [self.request(*arguments_of_call(call), carried) for call in calls]
-
     async def _enqueue_many(self, requests: Sequence[Members]) -> list[JobHandle[R]]:
         pushed = await self.app.client().jobs.enqueue(requests) if requests else []
         return [JobHandle(self.app, outcome.job, self.types) for outcome in pushed]
@@ -410,19 +407,21 @@ class JobType(Generic[P, R]):
         TypeError
             The function does not take these arguments, or they are not what its annotations say.
         """
-        encoded = self.encoded_args(args, kwargs)
+        (request,) = self._requests_with([CallArguments(args, kwargs)], carried or {})
+        return request
+
+    def _requests(self, calls: Iterable[Call], carried: Mapping[str, str]) -> list[Members]:
+        return self._requests_with(map(arguments_of_call, calls), carried)
+
+    def _requests_with(self, calls: Iterable[CallArguments], carried: Mapping[str, str]) -> list[Members]:
+        """Return the enqueue requests of calls; what they have in common is made once."""
         meta = self._meta_json
         if carried:
             meta = msgspec.Raw(_encode({**carried, **(self.options.meta or {})}))
         if self.app.codecs:
-            return self._encoded(encoded, meta)
-        return {
-            "type": self._type_json,
-            "args": msgspec.Raw(encoded),
-            "meta": meta,
-            "options": self._options_json,
-            **self._sibling_members,
-        }
+            return [self._encoded(self.encoded_args(args, kwargs), meta) for args, kwargs in calls]
+        common = {"type": self._type_json, "meta": meta, "options": self._options_json, **self._sibling_members}
+        return [{**common, "args": msgspec.Raw(self.encoded_args(args, kwargs))} for args, kwargs in calls]
 
     def encoded_args(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
         """Return arguments of the handler as JSON, before codecs.

@@ -151,4 +151,6 @@ Call = Sequence[Any] | Mapping[str, Any]
 
 def arguments_of_call(call: Call) -> CallArguments:
     """Return the arguments that one of many calls has."""
-    return CallArguments((), call) if isinstance(call, Mapping) else CallArguments(call, {})
+    if isinstance(call, tuple | list) or not isinstance(call, Mapping):  # the first is asked faster
+        return CallArguments(call, {})
+    return CallArguments((), call)
