@@ -37,6 +37,9 @@ DOUBT_SECONDS: Final = 2.0
 """Time without an answer, in seconds, after which another server is looked for that has become the primary."""
 
 _UUID_OID: Final = 2950
+_UUID_SIZE: Final = "00000010"
+"""The size of a UUID, 16 bytes, in hexadecimal."""
+
 _INT8_OID: Final = 20
 _TEXT_OID: Final = 25
 _BYTEA_OID: Final = 17
@@ -130,7 +133,7 @@ class Array(NamedTuple):
     def encode(self) -> bytes | None:
         """Return the array in PostgreSQL's binary format; ``None`` if all values are NULL, which ``unnest`` pads."""
         values = self.values
-        if not any(value is not None for value in values):
+        if values.count(None) == len(values):
             return None
         match self.type:
             case "bigint" if None not in values:
@@ -146,6 +149,10 @@ class Array(NamedTuple):
                 return _array(_TEXT_OID, [None if text is None else _text(text) for text in values])
             case "bytea":
                 return _array(_BYTEA_OID, values)
+            case "uuid" if None not in values:
+                # Hexadecimal, with the length before each: one conversion instead of one for each.
+                digits = (_UUID_SIZE + _UUID_SIZE.join(values)).replace("-", "")
+                return struct.pack(">iiiii", 1, 0, _UUID_OID, len(values), 1) + bytes.fromhex(digits)
             case "uuid":
                 return _array(_UUID_OID, [None if id is None else bytes.fromhex(id.replace("-", "")) for id in values])
 

@@ -176,7 +176,7 @@ class PostgresTransaction(Transaction):
     def insert_jobs(self, jobs: Sequence[Job]) -> None:
         for first in range(0, len(jobs), INSERTED_AT_ONCE):  # the database inserts a part while the next is encoded
             some = jobs[first : first + INSERTED_AT_ONCE]
-            alike = {shared_values(job) for job in some}
+            alike = set(map(shared_values, some))
             if any(job.shared for job in some):
                 envelopes, digests, places = zip(*self.payloads_of(some), strict=True)
                 self.execute(

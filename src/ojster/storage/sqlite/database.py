@@ -156,7 +156,7 @@ class SqliteTransaction(Transaction):
     def insert_jobs(self, jobs: Sequence[Job]) -> None:
         (last,) = self.execute("SELECT max(seq) FROM jobs")[0]
         first = (last or 0) + 1
-        alike = {_shared_values(job) for job in jobs}
+        alike = set(map(_shared_values, jobs))
         if len(alike) == 1:
             (values,) = alike
             own = [(seq, job.id, job.node) for seq, job in enumerate(jobs, first)]
