@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ojster.core.property_values import PropertyConflict
     from ojster.core.public_settings import Retention, Settings
     from ojster.core.refusals import JobDropped
+    from ojster.core.signatures import InvalidSignature, verify_signature
     from ojster.core.states import JobState
     from ojster.handlers.child import Child
     from ojster.handlers.codec import CodecError, Encryption, Gzip
@@ -91,6 +92,7 @@ __all__ = [
     "Graph",
     "Gzip",
     "InvalidRequest",
+    "InvalidSignature",
     "InvalidWorkflow",
     "Job",
     "JobCancelled",
@@ -149,6 +151,7 @@ __all__ = [
     "param",
     "result_of",
     "saga",
+    "verify_signature",
     "wait",
 ]
 
@@ -196,6 +199,7 @@ _PLACES: Final = {
     ),
     "ojster.core.job": ("Job",),
     "ojster.core.refusals": ("JobDropped",),
+    "ojster.core.signatures": ("InvalidSignature", "verify_signature"),
     "ojster.core.states": ("JobState",),
     "ojster.handlers.injection": (
         "Depends",

@@ -67,6 +67,11 @@ class Subscription(msgspec.Struct, frozen=True):
     tenant: str | None = None
     """Tenant of the events; ``None``: all tenants."""
 
+    def keys(self, now: int) -> list[str]:
+        """Return the secrets to sign a delivery with: also the previous one, for some time after a rotation."""
+        is_known = self.former_secret is not None and now < self.former_until
+        return [self.secret, self.former_secret] if is_known and self.former_secret else [self.secret]
+
     def wants(self, type: str, queue: str | None, job_type: str | None, tenant: str = "") -> bool:
         """Whether the subscription matches an event."""
         if self.tenant not in (None, tenant):

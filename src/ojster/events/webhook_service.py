@@ -13,6 +13,7 @@ from msgspec import UNSET
 from ojster.core.errors import InvalidRequest, NotFound
 from ojster.core.ids import new_id
 from ojster.core.job import Job
+from ojster.core.signatures import new_secret
 from ojster.core.states import JobState
 from ojster.core.timestamps import format_timestamp
 from ojster.events import webhooks, wire
@@ -49,7 +50,7 @@ class WebhookService(CapabilityService, WebhookCalls):
             id=f"sub_{new_id()}",
             url=body.url,
             events=_events(body.events),
-            secret=body.secret or webhooks.new_secret(),
+            secret=body.secret or new_secret(),
             created_at=self.database.clock(),
             active=body.active,
             queues=tuple(chosen.queues),

@@ -9,7 +9,6 @@ Spec: ojs-webhooks
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -19,6 +18,7 @@ from ojster.core.durations import DAY
 from ojster.core.errors import NotFound, OjsterError
 from ojster.core.events import SOURCE, describe_event
 from ojster.core.ids import new_id
+from ojster.core.signatures import new_secret
 from ojster.events.subscription import Subscription, active_subscriptions, decode_subscription
 from ojster.insight.receivers import DeliveryOutcome, forget_receiver, note_outcome
 from ojster.jobs.new_job import NewJob, read_job
@@ -148,11 +148,6 @@ def list_subscriptions(tx: Transaction, requests: Sequence[None]) -> list[list[S
     """Return all subscriptions, the oldest first, for each request."""
     subscriptions = [decode_subscription(body) for (body,) in tx.execute("SELECT body FROM webhooks ORDER BY id")]
     return [subscriptions for _ in requests]
-
-
-def new_secret() -> str:
-    """Return a secret to sign deliveries with."""
-    return f"whsec_{secrets.token_urlsafe(32)}"
 
 
 def no_subscription(id: str) -> NotFound:

@@ -10,9 +10,9 @@ import msgspec
 from ojster.cli.declared import option_of
 from ojster.cli.options import ask, done, examples, with_json, with_url
 from ojster.cli.output import print_json, print_table
+from ojster.core.signatures import new_secret
 from ojster.core.timestamps import system_clock
 from ojster.events.channel import Channel
-from ojster.events.webhooks import new_secret
 from ojster.events.wire import show_channel
 
 SECRET_VARIABLE = "OJSTER_CHANNEL_SECRET"  # noqa: S105  (a name)

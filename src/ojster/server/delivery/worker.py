@@ -26,7 +26,8 @@ from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release, hand_back
 from ojster.server.delivery import mail
 from ojster.server.delivery.mail import Smtp
-from ojster.server.delivery.webhook import Refused, WebhookSender
+from ojster.server.delivery.sender import Refused
+from ojster.server.delivery.webhook import WebhookSender
 from ojster.service import Service
 
 log = logging.getLogger(__name__)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from ojster.core.signatures import new_secret
 from ojster.events.calls import EventCalls
 from ojster.events.channel import Channel
-from ojster.events.webhooks import new_secret
 from ojster.events.wire import CHANNEL, ChannelAnswer, ChannelBody, show_channel
 from ojster.server.answer import Answer, encode
 from ojster.server.declared import endpoints_of

@@ -22,7 +22,7 @@ from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.queries import Page
 from ojster.server.answer import Answer, encode
 from ojster.server.declared import endpoints_of
-from ojster.server.delivery.webhook import Refused
+from ojster.server.delivery.sender import Refused
 from ojster.server.pages import numbered_page, numbered_pagination
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, NUMBERED_PAGE, Route
