@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import Path
 
 import msgspec
 import pytest
+from click import unstyle
 from click.testing import CliRunner, Result
 from rich.console import Console
 
@@ -45,11 +47,17 @@ def test_limits_and_bounds_are_set_and_removed_and_wrong_ones_change_nothing(tmp
 
 def test_ids_are_shortened_in_a_narrow_terminal_and_stay_different(monkeypatch: pytest.MonkeyPatch) -> None:
     ids = ["01a220e5-8f4e-75f7-ae1d-9294ef3f9e56", "01a220e5-8f4e-7182-9bf7-8be729d6b29e"]
-    assert output.shown_ids(ids) == ids  # such as in a pipe
-    narrow = Console(width=80, force_terminal=True)
-    monkeypatch.setattr(output, "console", narrow)
-    assert output.shown_ids(ids) == ["01a220e5-8f4e-75", "01a220e5-8f4e-71"]
-    assert output.shown_ids(ids[:1]) == ["01a220e5-8f4e"]
-    assert output.shown_ids([]) == []
-    lines = [[("id", ""), ("state", ""), ("error", "")], [("a" * 16, ""), ("discarded", ""), ("e" * 80, "")]]
-    assert output._widths(lines, 40) == [16, 9, 11]
+    rows = [(output.Id(id), "discarded", "e" * 80, output.Id(ids[0])) for id in ids]
+
+    def shown(columns: int, is_terminal: bool) -> list[list[str]]:
+        printed = StringIO()
+        console = Console(width=columns, force_terminal=is_terminal, no_color=True, file=printed)
+        monkeypatch.setattr(output, "console", console)
+        output.print_table(("id", "state", "error", "job"), rows, "")
+        return [line.split() for line in unstyle(printed.getvalue()).splitlines()[1:]]
+
+    assert shown(70, is_terminal=True) == [
+        ["01a220e5-8f4e-75", "discarded", "e" * 25 + "…", "01a220e5-8f4e"],
+        ["01a220e5-8f4e-71", "discarded", "e" * 25 + "…", "01a220e5-8f4e"],
+    ]
+    assert shown(70, is_terminal=False) == [[id, "discarded", "e" * 80, ids[0]] for id in ids]  # such as in a pipe

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -68,18 +68,26 @@ def print_json(value: Any) -> None:
     console.print(msgspec.json.format(encoded, indent=2).decode(), soft_wrap=True, markup=False)
 
 
+class Id(str):
+    """The id of a job or of a workflow in a table: a narrow terminal shows its beginning, which commands take, too."""
+
+    __slots__ = ()
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], empty: str) -> None:
     """Print a table, or ``empty`` if there are no rows.
 
     Columns with ``#`` in front of their name are numbers. On a terminal that is too narrow, the widest columns are cut,
-    but neither numbers, nor states, nor the first one, which has ids and names.
+    but neither numbers, nor states, nor the first one, which has ids and names; nor are ids, which are shortened.
     """
-    lines = [[_cell(value) for value in row] for row in rows]
+    listed = [list(row) for row in rows]
+    ids = {place for place in range(len(columns)) if _shorten(listed, place)}
+    lines = [[_cell(value) for value in row] for row in listed]
     if not lines:
         console.print(empty, style="bright_black")
         return
     lines.insert(0, [(column, "bold") for column in columns])
-    widths = _widths(lines, console.width if console.is_terminal else None)
+    widths = _widths(lines, console.width if console.is_terminal else None, ids)
     shown = Text()
     for line in lines:
         for place, ((text, style), width) in enumerate(zip(line, widths, strict=True)):
@@ -104,12 +112,14 @@ def _cell(value: Any) -> tuple[str, str]:
     return ("" if value is None else printable(str(value))), style
 
 
-def _widths(lines: Sequence[Sequence[tuple[str, str]]], available: int | None) -> list[int]:
+def _widths(lines: Sequence[Sequence[tuple[str, str]]], available: int | None, ids: Container[int]) -> list[int]:
     """Return the width of each column, so that all fit into the available width; ``None``: any width."""
     widths = [max(cell_len(text) for text, _ in column) for column in zip(*lines, strict=True)]
     excess = 0 if available is None else sum(widths) + len(_GAP) * (len(widths) - 1) - available
     may_shrink = [
-        place for place, (name, _) in enumerate(lines[0]) if place and name != "state" and not name.startswith("#")
+        place
+        for place, (name, _) in enumerate(lines[0])
+        if place and place not in ids and name != "state" and not name.startswith("#")
     ]
     while excess > 0 and max((widths[place] for place in may_shrink), default=0) > _MIN_WIDTH:
         widest = max(may_shrink, key=widths.__getitem__)
@@ -125,16 +135,19 @@ _SHORTEST_ID: Final = 13
 """Least number of characters of a shortened id: the time of a job in milliseconds."""
 
 
-def shown_ids(ids: Iterable[str]) -> list[str]:
-    """Return ids as a table shows them: in a narrow terminal, their beginnings, which commands take as well."""
-    whole = list(ids)
-    if not console.is_terminal or console.width >= _NARROW:
-        return whole
-    longest = max(map(len, whole), default=0)
+def _shorten(rows: list[list[Any]], place: int) -> bool:
+    """Shorten the ids of a column, so that they stay different, if the terminal is narrow; return whether it has any."""
+    ids = {row[place] for row in rows if isinstance(row[place], Id)}
+    if not ids or not console.is_terminal or console.width >= _NARROW:
+        return bool(ids)
+    longest = max(map(len, ids))
     length = next(
-        (size for size in range(_SHORTEST_ID, longest) if len({id[:size] for id in whole}) == len(set(whole))), longest
+        (size for size in range(_SHORTEST_ID, longest) if len({id[:size] for id in ids}) == len(ids)), longest
     )
-    return [id[:length] for id in whole]
+    for row in rows:
+        if isinstance(row[place], Id):
+            row[place] = row[place][:length]
+    return True
 
 
 def state_text(state: str) -> Text:
@@ -156,12 +169,11 @@ def ago(moment: int | None) -> str:
 
 def job_rows(jobs: Iterable[Job]) -> Iterable[Sequence[Any]]:
     """Return the rows of a table of jobs."""
-    listed = list(jobs)
-    for job, id in zip(listed, shown_ids(job.id for job in listed), strict=True):
+    for job in jobs:
         error = job.error
         note = f"{error['type']}: {error['message']}"[:60] if error else ""
         yield (
-            id,
+            Id(job.id),
             job.type,
             job.queue,
             state_text(job.state),

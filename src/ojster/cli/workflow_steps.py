@@ -9,7 +9,7 @@ import click
 
 from ojster.cli.export import LineFormat, with_format, write_rows
 from ojster.cli.options import ask, examples, with_json, with_url
-from ojster.cli.output import print_json, print_table
+from ojster.cli.output import Id, print_json, print_table
 from ojster.cli.workflow_selection import takes_workflow
 from ojster.client.interface import Client
 from ojster.core.csv_text import Row
@@ -48,7 +48,13 @@ def show_steps(
         print_json({"steps": page.steps, "next_after": page.next_after})
         return
     rows = [
-        (step.path, step.display_name or step.type, step.job_state or step.state, step.job_id, step.attempt)
+        (
+            step.path,
+            step.display_name or step.type,
+            step.job_state or step.state,
+            step.job_id and Id(step.job_id),
+            step.attempt,
+        )
         for step in page.steps
     ]
     print_table(("step", "type", "state", "job", "# attempt"), rows, "There are no such steps.")

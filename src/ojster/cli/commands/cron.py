@@ -14,7 +14,7 @@ from ojster.api.loading import load_app
 from ojster.cli.commands.jobs import _argument
 from ojster.cli.declared import PointInTime, option_of
 from ojster.cli.options import ask, done, examples, json_array, parameter, with_json, with_url
-from ojster.cli.output import ago, job_json, print_json, print_table, timestamp_json
+from ojster.cli.output import Id, ago, job_json, print_json, print_table, timestamp_json
 from ojster.cli.workflow_file import named_start, read_start
 from ojster.client.interface import Client
 from ojster.core.errors import NotFound
@@ -102,7 +102,7 @@ def list_misses(name: str, url: str, as_json: bool) -> None:
                 f"{'' if miss.is_complete else '>= '}{miss.occurrences}",
                 miss.reason,
                 miss.message,
-                miss.active_id or "",
+                miss.active_id and Id(miss.active_id),
             )
             for miss in misses
         ],

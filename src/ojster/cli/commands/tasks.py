@@ -9,7 +9,7 @@ import click
 
 from ojster.cli.declared import Command
 from ojster.cli.options import ask, examples, with_json, with_url
-from ojster.cli.output import print_json, print_table
+from ojster.cli.output import Id, print_json, print_table
 from ojster.core.outcome import Outcome
 
 
@@ -68,7 +68,7 @@ def list_runs(
             run.finished_at,
             f"{run.duration:.3f} s",
             run.attempts,
-            run.job_id,
+            Id(run.job_id),
         )
         for run in runs
     ]

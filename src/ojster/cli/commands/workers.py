@@ -9,7 +9,7 @@ import msgspec
 
 from ojster.cli.option_rules import excludes
 from ojster.cli.options import ask, done, examples, parameter, with_json, with_url
-from ojster.cli.output import ago, print_json, print_table, timestamp_json
+from ojster.cli.output import Id, ago, print_json, print_table, timestamp_json
 from ojster.fleet.answer_wire import show_rule
 from ojster.fleet.worker_rule import read_rule_members
 
@@ -69,7 +69,7 @@ def list_unrunnable(url: str, as_json: bool) -> None:
         return
     print_table(
         ("queue", "type", "# jobs", "oldest", "reasons"),
-        [(group.queue, group.type, group.jobs, group.job_id, "; ".join(group.reasons)) for group in groups],
+        [(group.queue, group.type, group.jobs, Id(group.job_id), "; ".join(group.reasons)) for group in groups],
         "Every waiting job has a worker that can run it.",
     )
 

@@ -23,7 +23,7 @@ from ojster.cli.options import (
     with_json,
     with_url,
 )
-from ojster.cli.output import ago, console, print_json, print_table
+from ojster.cli.output import Id, ago, console, print_json, print_table
 from ojster.cli.workflow_deletion import delete_workflows
 from ojster.cli.workflow_file import SUFFIXES, named_start, read_start
 from ojster.cli.workflow_selection import (
@@ -142,7 +142,7 @@ def list_workflows(url: str, as_json: bool, limit: int, **filters: Any) -> None:
         ("id", "name", "type", "state", "# jobs", "# done", "# failed", "created", "error"),
         [
             (
-                workflow.id,
+                Id(workflow.id),
                 workflow.name,
                 workflow.kind or workflow.type,
                 shown_state(workflow.state, ", ".join([*(["held"] if workflow.held else []), *workflow.waiting_for])),
@@ -427,7 +427,9 @@ def show_notes(workflow_id: str, url: str, add: str | None, as_json: bool) -> No
     if as_json:
         print_json({"notes": notes})
         return
-    rows = [(ago(parse_timestamp(note.at)), note.job_id, bytes(note.note).decode()) for note in notes]
+    rows = [
+        (ago(parse_timestamp(note.at)), note.job_id and Id(note.job_id), bytes(note.note).decode()) for note in notes
+    ]
     print_table(("when", "job", "note"), rows, "There are no notes.")
 
 
