@@ -17,8 +17,9 @@ from ojster.core.json_objects import Members, read_members
 from ojster.jobs import preparation as module
 from ojster.jobs.middleware import MiddlewareChain
 from ojster.jobs.new_job import NewJob, read_job
-from ojster.jobs.preparation import Preparation
+from ojster.jobs.preparation import LARGEST_RECENT, MOST_MODELS, Preparation, RecentRequests
 from ojster.jobs.schemas import Catalogue
+from ojster.storage.memory import Memory
 from tests.conftest import Bench, request
 
 pytestmark = pytest.mark.anyio
@@ -49,7 +50,7 @@ def prepare(requests: list[dict[str, Any]]) -> list[NewJob | str]:
 
 def new_preparation() -> Preparation:
     settings = SimpleNamespace(largest_job=LARGEST, default_tenant="")
-    database = SimpleNamespace(clock=lambda: NOW, settings=settings)
+    database = SimpleNamespace(clock=lambda: NOW, settings=settings, memory=Memory())
     scope: Any = FakeScope(database=database, tenant=None, access=None)
     return Preparation(scope, MiddlewareChain(), (), Catalogue(()))
 
@@ -126,6 +127,51 @@ def test_jobs_of_one_model_differ_in_their_ids_and_envelopes_alone(requests: lis
         by_model.setdefault(id(job.model), []).append(replace(job, id="", envelope=b""))
     for alike in by_model.values():
         assert alike == [alike[0]] * len(alike)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            REQUESTS,
+            st.sampled_from([NOW, NOW + 5_000_000]),
+            st.sampled_from([60, LARGEST]),
+            st.sampled_from([None, "", "acme"]),
+            st.sampled_from(["", "acme"]),
+        ),
+        max_size=20,
+    )
+)
+def test_requests_that_come_alone_are_read_as_if_no_others_had_come(
+    calls: list[tuple[dict[str, Any], int, int, str | None, str]],
+) -> None:
+    recent = RecentRequests()
+    for wire, now, largest, tenant, otherwise in calls:
+        outcomes = []
+        for read in (recent.read, read_job):
+            try:
+                outcomes.append(
+                    without_id(read(members_of(wire), now, largest=largest, tenant=tenant, otherwise=otherwise))
+                )
+            except OjsterError as error:
+                outcomes.append(error.message)
+        assert outcomes[0] == outcomes[1]
+
+
+def test_only_small_requests_without_a_trace_and_times_are_kept_and_not_too_many() -> None:
+    recent = RecentRequests()
+    trace = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+    for wire in (
+        {"type": "a.b", "args": [], "meta": trace},
+        {"type": "a.b", "args": ["x" * LARGEST_RECENT]},
+        {"type": "a.b", "args": [], "options": {"delay_until": "+PT1H"}},
+        {"type": "a.b", "args": [], "options": {"expires_at": "+PT1H"}},
+        {"type": "a.b", "args": [], "options": {"unique": {"keys": ["args"]}}},
+    ):
+        recent.read(members_of(wire), NOW, largest=10_000, tenant=None, otherwise="")
+    assert not recent._models
+    for number in range(2 * MOST_MODELS + 1):
+        recent.read(members_of({"type": f"t{number}", "args": []}), NOW, largest=10_000, tenant=None, otherwise="")
+        assert 0 < len(recent._models) <= MOST_MODELS
 
 
 def test_jobs_that_differ_in_their_arguments_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:

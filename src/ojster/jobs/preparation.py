@@ -22,6 +22,7 @@ from ojster.jobs.extension import Completer, hooks
 from ojster.jobs.middleware import EnqueueMiddleware, MiddlewareChain, through_middleware
 from ojster.jobs.new_job import MARK, MAX_JOB_DEPTH, NewJob, Reach, check_envelope, other_members, read_job
 from ojster.jobs.scope import Scope
+from ojster.storage.memory import Local
 
 _NULL: Final = msgspec.Raw(b"null")
 _CHECKED: Final = frozenset({"type", CODE_ATTRIBUTE, REACTIONS})
@@ -38,21 +39,30 @@ _PLAIN_STEP: Final = _PLAIN | OF_STEPS
 MOST_MODELS: Final = 100
 """Maximum number of models that are kept."""
 
+LARGEST_RECENT: Final = 2_000
+"""Maximum size of a job of which a model is kept beyond its request, in bytes."""
+
 COPIES_PER_READ: Final = 5
 """Number of jobs that can be made from a model in the time in which one is read."""
 
 COPIES_PER_TURN: Final = COPIES_PER_READ * ITEMS_PER_TURN
 """Number of jobs made from a model after which other tasks of the event loop run."""
 
-Shape = tuple[str | int | bytes, ...]
-"""What plain requests have in common."""
+Shape = tuple[str, int, bytes, bytes, bytes]
+"""What plain requests have in common: the tenant, how many attributes of steps, and ``_COMMON``."""
+
+_META: Final = 3
+"""The place of the metadata in a shape."""
+
+_TRACE: Final = b'"traceparent"'
 
 
 def shape_of(members: Members, tenant: str = "", *, is_step: bool = False) -> Shape | None:
     """Return what plain requests have in common if they differ in their arguments alone; ``None``: it is not plain."""
     if not members.keys() <= (_PLAIN_STEP if is_step else _PLAIN):
         return None
-    return tenant, len(OF_STEPS & members.keys()), *[bytes(members.get(name, b"")) for name in _COMMON]
+    type, meta, options = [bytes(members.get(name, b"")) for name in _COMMON]
+    return tenant, len(OF_STEPS & members.keys()), type, meta, options
 
 
 class _Model:
@@ -159,12 +169,47 @@ class Models:
 
     def keep(self, shape: Shape | None, job: NewJob, request: Members) -> _Model | None:
         """Make a model of a job that was read from a request of a shape, unless more than its args depends on them."""
-        if shape is None or job.unique is not None or job.limit is not None or job.flags or job.suspension is not None:
+        if shape is None or _differs_in_more(job):
             return None
         if len(self._models) >= MOST_MODELS:
             self._models.clear()
         self._last = self._models[shape] = _Model(copy(job), request)  # the caller may change the job
         return self._last
+
+
+class RecentRequests:
+    """Models of plain requests that come alone: the types, options and metadata of most are those of others."""
+
+    def __init__(self) -> None:
+        self._models: dict[tuple[str | None, str, Shape], _Model] = {}
+
+    def read(self, members: Members, now: int, *, largest: int, tenant: str | None, otherwise: str) -> NewJob:
+        """Return the job that a request describes, as ``read_job`` does; the request is consumed."""
+        shape = shape_of(members)
+        if shape is None or _TRACE in shape[_META]:  # each has a trace of its own
+            return read_job(members, now, largest=largest, tenant=tenant, otherwise=otherwise)
+        key = (tenant, otherwise, shape)
+        args = bytes(members.get("args", b""))
+        if (model := self._models.get(key)) is not None and _are_plain(args):
+            job = model.job(members, args)
+            check_envelope(job.envelope, largest)
+            return job
+        request = dict(members)
+        job = read_job(members, now, largest=largest, tenant=tenant, otherwise=otherwise)
+        has_times = job.scheduled_at is not None or job.expires_at is not None  # some count from the request
+        if len(job.envelope) <= LARGEST_RECENT and not (has_times or _differs_in_more(job)):
+            if len(self._models) >= MOST_MODELS:
+                self._models.clear()
+            self._models[key] = _Model(copy(job), request)  # the caller may change the job
+        return job
+
+
+recent_requests: Final = Local(RecentRequests)
+
+
+def _differs_in_more(job: NewJob) -> bool:
+    """Return whether other jobs with the same request, but for the arguments, differ in more than their arguments."""
+    return job.unique is not None or job.limit is not None or bool(job.flags) or job.suspension is not None
 
 
 def _are_plain(args: bytes) -> bool:
@@ -202,6 +247,7 @@ class Preparation:
         self._completers = completers
         self.catalogue = catalogue
         self._now = scope.database.clock()
+        self._recent = recent_requests.of(scope.database.memory)
         has_models = of_many and not (self.changes_requests or catalogue.by_type)
         self._models = Models(self._now, scope.database.settings.largest_job) if has_models else None
 
@@ -256,7 +302,7 @@ class Preparation:
         args = members.get("args", _NULL)
         uri = schemas.schema_uri(members) if members.get("schema", _NULL) != _NULL else None
         settings = scope.database.settings
-        job = read_job(
+        job = self._recent.read(
             members, self._now, largest=settings.largest_job, tenant=scope.tenant, otherwise=settings.default_tenant
         )
         scope.check_new(job.tenant, job.queue)
