@@ -85,7 +85,19 @@ class _CorkedTransport:
 class _Cycle:
     """A request answered without ASGI, with the attributes that uvicorn reads."""
 
-    __slots__ = ("_body", "_gone", "_waiter", "disconnected", "keep_alive", "message_event", "response_complete")
+    __slots__ = (
+        "_body",
+        "_gone",
+        "_waiter",
+        "disconnected",
+        "keep_alive",
+        "message_event",
+        "response_complete",
+        "task",
+    )
+
+    task: asyncio.Task[None]
+    """The task that answers it."""
 
     def __init__(self) -> None:
         self.keep_alive = True
@@ -272,9 +284,8 @@ class QuickHttpProtocol(HttpToolsProtocol):
         cycle = cast("_Cycle", self.cycle)
         cycle.keep_alive = cycle.keep_alive and self.parser.should_keep_alive()
         cycle.give(b"".join(self._parts))
-        task = self.loop.create_task(self._answer(endpoint, cycle, self._head, self._query))
-        task.add_done_callback(self.tasks.discard)
-        self.tasks.add(task)
+        cycle.task = self.loop.create_task(self._answer(endpoint, cycle, self._head, self._query))
+        self.tasks.add(cycle.task)
 
     def _is_plain(self, endpoint: Endpoint) -> bool:
         """Whether the current request can take the fast path."""
@@ -308,6 +319,8 @@ class QuickHttpProtocol(HttpToolsProtocol):
         except Exception:
             log.exception("cannot answer a request")
             self.transport.close()
+        finally:
+            self.tasks.discard(cycle.task)
         cycle.response_complete = True
         self.on_response_complete()
 
