@@ -425,6 +425,7 @@ ENVIRONMENT: Final[dict[str, Effect]] = {
     "OJSTER_MIGRATE": Effect("1", option("migrate"), "False", "True"),
     "OJSTER_FILES": Effect("{folder}/store", place_of_a_file, False, True),
     "OJSTER_TENANT_FILE": Effect("tenants.json", option("tenant_file"), "None", "tenants.json"),
+    "OJSTER_TRIGGER_FILE": Effect("triggers.json", option("trigger_file"), "None", "triggers.json"),
     "OJSTER_SMTP": Effect("smtp://mail.test", option("smtp"), "None", "smtp://mail.test"),
     "OJSTER_OIDC_CLIENT_SECRET": Effect("secret", option("oidc_client_secret"), "None", "secret"),
     "OJSTER_TOKEN": Effect("secret", header("authorization"), False, True),
@@ -465,7 +466,8 @@ async def test_an_option_of_a_worker_has_an_effect(name: str, tmp_path: Path) ->
 @pytest.mark.parametrize("name", ENVIRONMENT)
 async def test_a_variable_has_an_effect(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     effect = ENVIRONMENT[name]
-    (folder / "tenants.json").write_text("{}")
+    for file in ("tenants.json", "triggers.json"):
+        (folder / file).write_text("{}")
     with monkeypatch.context() as patch:
         patch.setenv(name, put(effect.value, folder))
         assert await effect.scene() == effect.otherwise

@@ -243,6 +243,7 @@ VALUES: Final[dict[str, Any]] = {
     "audit export until": "-PT1H",
     "serve default_tenant": "acme",
     "serve tenant_file": "tenants.json",
+    "serve trigger_file": "triggers.json",
     "serve smtp": "smtp://127.0.0.1:25",
     "serve plugins": "shop:plugin",
     "serve oidc_groups": "staff=viewer",
@@ -338,6 +339,7 @@ FILES: Final = {
     "old": "",
     CERTIFICATE: "",
     "tenants.json": '{"acme": {}}',
+    "triggers.json": '{"type_prefix": "com."}',
     "first.json": _DEFINITION % "first",
     "second.json": _DEFINITION % "second",
 }

@@ -136,7 +136,7 @@ _SHORTEST_ID: Final = 13
 
 
 def _shorten(rows: list[list[Any]], place: int) -> bool:
-    """Shorten the ids of a column, so that they stay different, if the terminal is narrow; return whether it has any."""
+    """Shorten the ids of a column if the terminal is narrow, so that they stay different; return whether it has ids."""
     ids = {row[place] for row in rows if isinstance(row[place], Id)}
     if not ids or not console.is_terminal or console.width >= _NARROW:
         return bool(ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -27,6 +28,8 @@ from ojster.storage.urls import DEFAULT_URL
 if TYPE_CHECKING:
     from ojster.server.oidc import OidcSettings
     from ojster.server.tls import TlsFiles
+    from ojster.server.triggers import Triggers
+    from ojster.tenancy.tenants import TenantChange
 
 _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -107,6 +110,13 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
     show_envvar=True,
     help="File with a JSON object {ID: settings}, for tenants without settings.",
 )
+@click.option(
+    "--trigger-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    envvar="OJSTER_TRIGGER_FILE",
+    show_envvar=True,
+    help="File with a JSON object whose filters say which CloudEvents become which jobs.",
+)
 @with_migrate
 @with_wait
 @with_logging
@@ -165,6 +175,7 @@ def serve(
     max_connections: int,
     settings: Settings,
     tenant_file: Path | None,
+    trigger_file: Path | None,
     synchronous: str,
     migrate: bool,
     wait: float,
@@ -185,10 +196,8 @@ def serve(
     """
     log_to_console(log_level, log_format)
     from ojster.server.run import serve as serve_forever  # here, because its libraries would slow down other commands
-    from ojster.tenancy.tenant_service import read_tenants
 
-    if auth == "off" and oidc is not None:
-        raise click.UsageError("--oidc-issuer accepts tokens, and --auth off asks for none.")
+    guarded = _is_guarded(auth, oidc)
     loaded, database = _ready(app, database, wait)
     serve_forever(
         database,
@@ -196,7 +205,7 @@ def serve(
         port=port,
         unix_socket=unix_socket,
         tls=_certificates(tls_cert, tls_key, tls_client_ca),
-        guarded=None if auth is None else auth == "required",
+        guarded=guarded,
         settings=settings,
         synchronous=synchronous,
         migrate=migrate,
@@ -213,7 +222,8 @@ def serve(
         app=loaded,
         listeners=shared.listeners,
         shared_counts=shared.counts,
-        tenants=read_tenants(tenant_file.read_bytes()) if tenant_file else (),
+        tenants=_tenants(tenant_file),
+        triggers=_triggers(trigger_file),
     )
 
 
@@ -226,6 +236,27 @@ def _ready(app: str | None, database: str, wait: float) -> tuple[App | None, str
         database = loaded.url
     wait_for_database(database, wait)
     return loaded, database
+
+
+def _is_guarded(auth: str | None, oidc: OidcSettings | None) -> bool | None:
+    """Return whether callers need a token; ``None``: that depends on where the server listens."""
+    if auth == "off" and oidc is not None:
+        raise click.UsageError("--oidc-issuer accepts tokens, and --auth off asks for none.")
+    return None if auth is None else auth == "required"
+
+
+def _tenants(file: Path | None) -> Sequence[TenantChange]:
+    """Return the settings of tenants in a file."""
+    from ojster.tenancy.tenant_service import read_tenants
+
+    return () if file is None else read_tenants(file.read_bytes())
+
+
+def _triggers(file: Path | None) -> Triggers:
+    """Return the triggers in a file; without it, those that name the type of their job."""
+    from ojster.server.triggers import Triggers, read_triggers
+
+    return Triggers() if file is None else read_triggers(file.read_bytes())
 
 
 def _certificates(cert: Path | None, key: Path | None, client_ca: Path | None) -> TlsFiles | None:

@@ -16,6 +16,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "OJSTER_MIGRATE": "`--migrate` of servers and workers",
     "OJSTER_FILES": "storage of files and large results, `--files` of servers",
     "OJSTER_TENANT_FILE": "`--tenant-file` of servers",
+    "OJSTER_TRIGGER_FILE": "`--trigger-file` of servers",
     "OJSTER_SMTP": "`--smtp` of servers",
     "OJSTER_OIDC_CLIENT_SECRET": "`--oidc-client-secret` of servers",
     "OJSTER_TOKEN": "token of applications and commands that call a server",

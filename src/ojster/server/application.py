@@ -46,6 +46,7 @@ from ojster.server.proxies import TrustedProxies
 from ojster.server.recent_answers import RecentAnswers
 from ojster.server.request import HttpRequest, Services
 from ojster.server.route import BASE, Route
+from ojster.server.triggers import Triggers
 from ojster.server.websocket import serve_websocket
 from ojster.service import Service
 from ojster.tenancy.tenants import TenantChange, introduce_tenants
@@ -112,6 +113,8 @@ class Application:
         The capabilities that the application serves; those of the service, unless some are to be left out.
     shared_counts:
         What the processes that share its port count together; ``None``: it is the only one.
+    triggers:
+        What makes jobs of CloudEvents.
 
     Spec: ojs-http-binding 20
     """
@@ -132,6 +135,7 @@ class Application:
         oidc: OidcSettings | None = None,
         capabilities: Sequence[Capability] = CAPABILITIES,
         shared_counts: SharedCounts | None = None,
+        triggers: Triggers = Triggers(),  # noqa: B008  (it is frozen)
     ) -> None:
         self.service = service
         self._worker = worker
@@ -143,9 +147,8 @@ class Application:
         self._has_provider = oidc is not None
         authenticator, login = _doors(service, oidc) if guarded else (None, None)
         trail, proxies = AuditTrail(service), proxies or TrustedProxies()
-        self._services = Services(
-            self.deliverer.sender, Feed(service), authenticator, guard, trail, proxies, login=login
-        )
+        sender, feed = self.deliverer.sender, Feed(service)
+        self._services = Services(sender, feed, authenticator, guard, trail, proxies, login, triggers)
         self._largest_body = max_body_bytes or max(
             32 * service.database.settings.largest_job, service.database.settings.largest_batch * 1024
         )

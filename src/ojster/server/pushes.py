@@ -36,7 +36,7 @@ class _Identified(msgspec.Struct):
 class _Created(msgspec.Struct):
     """What an answer says of the job that was pushed."""
 
-    job: _Identified
+    job: msgspec.Raw
 
 
 def reply_of(job: NewJob, pushed: Pushed) -> StoredReply:
@@ -49,7 +49,12 @@ def reply_of(job: NewJob, pushed: Pushed) -> StoredReply:
 
 def pushed_id(reply: StoredReply) -> str:
     """Return the id of the job in the answer to a push."""
-    return msgspec.json.decode(reply.body, type=_Created).job.id
+    return msgspec.json.decode(pushed_job(reply), type=_Identified).id
+
+
+def pushed_job(reply: StoredReply) -> msgspec.Raw:
+    """Return the job in the answer to a push."""
+    return msgspec.json.decode(reply.body, type=_Created).job
 
 
 async def push_once(request: HttpRequest, job: NewJob, key: Key) -> StoredReply:

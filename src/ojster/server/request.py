@@ -34,6 +34,7 @@ from ojster.server.delivery.webhook import WebhookSender
 from ojster.server.event_streams import Feed
 from ojster.server.oidc_login import OidcLogin
 from ojster.server.proxies import TrustedProxies
+from ojster.server.triggers import Triggers
 from ojster.service import Service
 
 T = TypeVar("T")
@@ -66,7 +67,8 @@ class Services(NamedTuple):
     """What endpoints need beside the service: the webhook sender, the event feed, authentication, and a guard.
 
     ``authenticator`` is ``None`` if callers need no token, ``guard`` if any browser may call, ``trail`` if nothing is
-    audited. ``proxies`` are those whose word about addresses counts. ``login`` sends browsers to an identity provider.
+    audited. ``proxies`` are those whose word about addresses counts. ``login`` sends browsers to an identity provider,
+    and ``triggers`` make jobs of CloudEvents.
     """
 
     sender: WebhookSender
@@ -76,6 +78,7 @@ class Services(NamedTuple):
     trail: AuditTrail | None = None
     proxies: TrustedProxies = TrustedProxies()
     login: OidcLogin | None = None
+    triggers: Triggers = Triggers()
 
 
 class HttpRequest:
@@ -209,6 +212,12 @@ class HttpRequest:
         return self._services.sender
 
     @property
+    def triggers(self) -> Triggers:
+        """What makes jobs of CloudEvents."""
+        assert self._services is not None, "the request belongs to no endpoint"
+        return self._services.triggers
+
+    @property
     def feed(self) -> Feed:
         """The event feed."""
         assert self._services is not None, "the request belongs to no endpoint"
@@ -274,8 +283,8 @@ class HttpRequest:
                 raise Forbidden("This endpoint concerns all tenants. Remove the header X-OJS-Tenant.")
             self.service = self.service.as_(Caller(tenant))
 
-    async def body(self, *, may_be_missing: bool = False) -> bytes:
-        """Return the request body, decompressed.
+    async def body(self, *, may_be_missing: bool = False, also: bytes = b"") -> bytes:
+        """Return the request body, decompressed. ``also``: a content type that is accepted beside JSON.
 
         Raises
         ------
@@ -288,7 +297,7 @@ class HttpRequest:
         """
         kind = self.content_type or (b"application/json" if may_be_missing else b"")
         if kind not in _ACCEPTED_TYPES:
-            self._check_type(kind.partition(b";")[0].strip().lower())
+            self._check_type(kind.partition(b";")[0].strip().lower(), also)
         if self.content_length.isdigit() and int(self.content_length) > self.max_body_bytes:
             raise self._too_large(int(self.content_length))
         body = await self._whole_body()
@@ -297,9 +306,11 @@ class HttpRequest:
         self.known_body = body
         return body
 
-    def _check_type(self, kind: bytes) -> None:
+    def _check_type(self, kind: bytes, also: bytes) -> None:
         """Accept JSON, and what ``curl -d`` says unless a browser says it: a page may send a form anywhere."""
-        if kind in _ACCEPTED_TYPES or (kind == _FORM and not any(name in _OF_BROWSERS for name, _ in self.headers)):
+        if kind in (*_ACCEPTED_TYPES, also) or (
+            kind == _FORM and not any(name in _OF_BROWSERS for name, _ in self.headers)
+        ):
             return
         raise InvalidRequest(
             f"The content type {self.content_type.decode('latin-1')[:80]!r} is not supported. Send JSON with the "

@@ -32,6 +32,7 @@ from ojster.server.oidc import OidcSettings
 from ojster.server.port import check_port
 from ojster.server.proxies import TrustedProxies
 from ojster.server.tls import TlsFiles, TlsRenewal
+from ojster.server.triggers import Triggers
 from ojster.server.unix_socket import listen_at
 from ojster.service import Service
 from ojster.storage.open import open_database
@@ -139,6 +140,7 @@ def serve(
     oidc: OidcSettings | None = None,
     listeners: Sequence[socket.socket] = (),
     shared_counts: SharedCounts | None = None,
+    triggers: Triggers = Triggers(),  # noqa: B008  (it is frozen)
 ) -> None:
     """Serve a database over HTTP until SIGINT or SIGTERM.
 
@@ -178,6 +180,8 @@ def serve(
         Accept connections from these sockets, which this process shares with others, instead of opening its own.
     shared_counts:
         What these processes count together.
+    triggers:
+        What makes jobs of CloudEvents.
 
     Raises
     ------
@@ -199,9 +203,7 @@ def serve(
     for plugin in plugins:
         plugin(service)
     is_local = unix_socket is not None or _is_loopback(host)
-    guarded = not is_local or oidc is not None if guarded is None else guarded
-    if not guarded and not is_local:
-        log.warning("authentication is off (--auth): any client that reaches %s has full access", host)
+    guarded = _is_guarded(guarded, host, is_local=is_local, has_provider=oidc is not None)
     application = Application(
         service,
         cors_origins=cors_origins,
@@ -214,6 +216,7 @@ def serve(
         proxies=proxies,
         oidc=oidc,
         shared_counts=shared_counts,
+        triggers=triggers,
     )
     config = _listening(application, host, port, log_level, max_connections, context)
     server = _Server(config, application, None if tls is None or context is None else TlsRenewal(tls, context))
@@ -223,6 +226,14 @@ def serve(
     finally:
         if unix_socket is not None and own:
             unix_socket.unlink(missing_ok=True)
+
+
+def _is_guarded(wanted: bool | None, host: str, *, is_local: bool, has_provider: bool) -> bool:
+    """Return whether callers need a token, and warn if strangers do not."""
+    guarded = not is_local or has_provider if wanted is None else wanted
+    if not guarded and not is_local:
+        log.warning("authentication is off (--auth): any client that reaches %s has full access", host)
+    return guarded
 
 
 def _own_socket(host: str, port: int, path: Path | None) -> list[socket.socket]:

@@ -38,6 +38,7 @@ from ojster.jobs.job_json import to_json
 from ojster.jobs.new_job import NewJob
 from ojster.jobs.push import Pushed
 from ojster.jobs.wire import BATCH, BULK_STEERING, BatchBody, BatchSchema, BulkSteeringBody
+from ojster.server import cloud_events
 from ojster.server.answer import Answer, UnchangedAnswer, encode
 from ojster.server.request import Handler, HttpRequest
 from ojster.server.route import BASE, Route
@@ -168,7 +169,12 @@ async def enqueue_batch(request: HttpRequest) -> Answer:
     """Enqueue several jobs, all or none, or with ``mode: partial`` independently.
 
     With a ``mode``, the answer has a result for each job. Without it, the answer has the jobs, or the first error.
+    CloudEvents, as a list of the content type ``application/cloudevents-batch+json``, are enqueued independently.
     """
+    if cloud_events.form_of(request, of_many=True) is not None:
+        entries = await cloud_events.entries_of(request)
+        check_size(request, entries, "events")
+        return await cloud_events.enqueue_events(request, entries)
     raw = await request.body()
     body = await read_aside(len(raw), request.decode, raw, BATCH)
     mode = _mode_of(body)

@@ -53,6 +53,7 @@ from ojster.jobs.wire import (
 from ojster.queues import limit_views
 from ojster.queues.backpressure import pressures
 from ojster.queues.rules import may_be_bounded
+from ojster.server import cloud_events
 from ojster.server.answer import Answer, encode, number_that_fits
 from ojster.server.declared import endpoints_of
 from ojster.server.endpoints.bulk import key_of
@@ -67,7 +68,12 @@ async def enqueue(request: HttpRequest) -> Answer:
     """Enqueue a job, or return the existing one with 200 if the uniqueness policy finds a duplicate.
 
     With the header ``Idempotency-Key``, a repeated request gets the first answer again, for a day.
+
+    A CloudEvent, with the content type ``application/cloudevents+json`` or with headers ``ce-…``, becomes a job by the
+    triggers of the server. It is enqueued once for its ``source`` and ``id``.
     """
+    if cloud_events.form_of(request) is not None:
+        return await cloud_events.enqueue_event(request)
     service = request.service
     try:
         job = await service.jobs.prepare(await request.members())

@@ -224,7 +224,8 @@ Spec: ojs-extension-lifecycle 7
 """
 
 _EXPERIMENTAL: Final = [
-    ExtensionBody(name, f"urn:ojs:ext:experimental:{name}", "0.1.0") for name in ("job-versioning", "realtime")
+    ExtensionBody(name, f"urn:ojs:ext:experimental:{name}", "0.1.0")
+    for name in ("cloudevents-interop", "job-versioning", "realtime")
 ]
 """The fully supported experimental extensions."""
 
