@@ -131,6 +131,23 @@ async def test_a_job_tells_where_it_belongs_and_runs_again_with_other_arguments(
     await page.get_by_text('"expired"').first.wait_for()
 
 
+async def test_a_job_shows_the_quotas_of_its_tenant_and_a_copy_has_the_same_numbers(
+    bench: Bench, server: str, page: Page
+) -> None:
+    await page.request.put(f"{server}/ojs/v1/admin/tenants/acme", data={"limits": {"max_queue_depth": 5}})
+    body = '{"type": "pay", "args": [1.0, 12345678901234567], "meta": {"tenant_id": "acme"}}'
+    pushed = await page.request.post(f"{server}/ojs/v1/jobs", data=body, headers={"Content-Type": "application/json"})
+    await open_page(page, server, f"jobs/{(await pushed.json())['job']['id']}")
+    await page.get_by_text("Quota of the tenant acme").wait_for()
+    await page.get_by_text("1 of 5 that wait").wait_for()
+    assert await faults(page) == []
+    await page.get_by_role("button", name="Run a copy").click()
+    await page.get_by_role("button", name="Enqueue copy").click()
+    await page.get_by_text("A copy was enqueued.").wait_for()
+    copies = (await bench.service.jobs.select(JobFilter(type="pay"))).jobs
+    assert [str(copy.args) for copy in copies] == ["[1.0, 12345678901234567]"] * 2
+
+
 async def test_a_new_job_of_a_type_with_a_schema_is_made_by_a_form(bench: Bench, server: str, page: Page) -> None:
     amount = {"type": "integer", "title": "Amount", "minimum": 1}
     schema = {"type": "array", "prefixItems": [{"type": "string", "title": "Card"}, amount], "minItems": 2}

@@ -40,16 +40,13 @@ async def test_a_workflow_is_forked_from_a_step_with_other_arguments(bench: Benc
     await text.fill('{"no": "list"}')
     await dialog.get_by_role("button", name="Fork workflow").click()
     await dialog.get_by_role("alert").get_by_text("no JSON list").wait_for()
-    await text.fill('["charge", 12345678901234567890]')
-    await dialog.get_by_role("button", name="Fork workflow").click()
-    await dialog.get_by_role("alert").get_by_text("is an integer that browsers round").wait_for()
-    await text.fill('["charge", 2]')
+    await text.fill('["charge", 1234567890123456789]')
     await dialog.get_by_role("button", name="Fork workflow").dblclick()
     await page.get_by_text("The workflow runs again as a new one.").wait_for()
     await page.get_by_text("at charge").wait_for()
     assert len((await bench.service.workflows.show(id)).forks) == 1, "a double click forks once"
     job = await bench.fetch_one()
-    assert (job.type, job.args) == ("do.charge", ["charge", 2])
+    assert (job.type, job.args) == ("do.charge", ["charge", 1234567890123456789]), "no browser rounds it"
     await page.get_by_role("list", name="Forks").get_by_role("link").click()
     await page.get_by_text("Forked as").wait_for()
     assert page.url.endswith(id)

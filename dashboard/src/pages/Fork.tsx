@@ -6,8 +6,8 @@ import { accepted, client, query, type Schemas } from "../api/client";
 import { useData } from "../api/use";
 import { Dialog, useDialogs } from "../ui/dialogs";
 import { many, tail } from "../ui/format";
-import { valueIn } from "../ui/json-text";
-import { Button, Shown } from "../ui/parts";
+import { exactly, valueIn } from "../ui/json-text";
+import { Button, FormEnd, Shown } from "../ui/parts";
 import { useSending } from "../ui/sending";
 import { nameOf } from "./Workflows";
 
@@ -25,7 +25,10 @@ export function ForkDialog(props: { workflow: Info; step: string | null; jobId?:
   const preview = useData(`fork ${workflow.id} ${step ?? ""}`, () =>
     accepted(client.GET("/ojs/v1/workflows/{id}/fork-preview", { params: { path, query: query({ from_step: step }) } })),
   );
-  const job = useData(jobId ? `input of ${jobId}` : null, () => accepted(client.GET("/ojs/v1/jobs/{id}", { params: { path: { id: jobId ?? "" } } })).then((one) => one.job));
+  const job = useData(jobId ? `input of ${jobId}` : null, () => {
+    const read = client.GET("/ojs/v1/jobs/{id}", { params: { path: { id: jobId ?? "" } }, parseAs: "text" });
+    return exactly<Schemas["JobAnswer"]>(read).then((one) => one.job);
+  });
   const isReady = !jobId || job.data !== undefined || job.error !== undefined;
   const title = step === null ? `Fork ${nameOf(workflow)} from its start` : `Fork ${nameOf(workflow)} from ${step}`;
   return (
@@ -79,7 +82,7 @@ function ForkForm(props: { workflow: Info; step: string | null; preview: Preview
   };
   const fork = async (): Promise<void> => {
     try {
-      // Arguments that nobody has changed are not sent: the browser may have rounded their numbers.
+      // Arguments that nobody has changed are not sent: the server has them.
       const input = mode === "args" && known && text === known ? {} : inputOf(mode, text);
       const body = { ...(step === null ? {} : { from_step: step }), ...input } as unknown as Schemas["ForkBody"];
       const made = await accepted(client.POST("/ojs/v1/workflows/{id}/fork", { params: { path: { id: workflow.id } }, body }));
@@ -144,17 +147,7 @@ function ForkForm(props: { workflow: Info; step: string | null; preview: Preview
           {mode === "args" && isEncoded(props.args) && <small>The ones that it had are encoded. These are stored as they are typed.</small>}
         </label>
       )}
-      {problem && (
-        <p role="alert" class="wrong">
-          {problem}
-        </p>
-      )}
-      <div class="buttons">
-        <Button onClick={props.close}>Close</Button>
-        <Button type="submit" kind="main" disabled={isSending}>
-          Fork workflow
-        </Button>
-      </div>
+      <FormEnd problem={problem} action="Fork workflow" isSending={isSending} close={props.close} />
     </form>
   );
 }

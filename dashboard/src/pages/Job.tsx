@@ -7,6 +7,7 @@ import { useData } from "../api/use";
 import { useDialogs } from "../ui/dialogs";
 import { bytes, duration, exact, number, percent, period, tail, Time } from "../ui/format";
 import { Json, Plain } from "../ui/json";
+import { exactly } from "../ui/json-text";
 import { Bar, Button, Card, Copy, Empty, Facts, JobLink, Page, Shown, Table, Tabs } from "../ui/parts";
 import { State } from "../ui/states";
 import { NewJobDialog } from "./NewJob";
@@ -236,7 +237,9 @@ function Actions({ job, reload }: { job: Job; reload: () => void }) {
   const copy = async (): Promise<void> => {
     await act(
       async () => {
-        const body = { type: job.type, args: job.args, meta: job.meta, parent_id: job.id, options: { queue: job.queue, priority: job.priority } };
+        const read = client.GET("/ojs/v1/jobs/{id}", { params: { path: { id: job.id } }, parseAs: "text" });
+        const { args, meta } = (await exactly<Schemas["JobAnswer"]>(read)).job as Job;
+        const body = { type: job.type, args, meta, parent_id: job.id, options: { queue: job.queue, priority: job.priority } };
         const made = await accepted(client.POST("/ojs/v1/jobs", { body: body as unknown as Schemas["EnqueueBody"] }));
         if (made.job) go(`/jobs/${made.job.id}`);
         return "A copy was enqueued.";

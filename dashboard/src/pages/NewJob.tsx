@@ -5,6 +5,7 @@ import { accepted, client, query, type Schemas } from "../api/client";
 import { useData } from "../api/use";
 import { ArgumentsForm, isEncoded } from "../ui/arguments-form";
 import { Dialog, useDialogs } from "../ui/dialogs";
+import { exactly } from "../ui/json-text";
 import { FormEnd, Shown } from "../ui/parts";
 import type { JsonSchema } from "../ui/schema-form";
 import { useSending } from "../ui/sending";
@@ -23,14 +24,15 @@ interface Known {
   queue: string | null;
 }
 
-/** What is known of the arguments of a type: its registered schema, or what its workers announce; and its last job, as an example. */
-async function readKnown(type: string): Promise<Known> {
-  const [registered, announced, last] = await Promise.all([
+/** What is known of the arguments of a type: its registered schema, or what its workers announce; and those of a job, by default the last one. */
+async function readKnown(type: string, from?: string): Promise<Known> {
+  const [registered, announced, last, shown] = await Promise.all([
     accepted(client.GET("/ojs/v1/schemas", { params: { query: query({ limit: 200 }) } })),
     accepted(client.GET("/ojs/v1/signatures", { params: { query: { type } } })),
-    accepted(client.GET("/ojs/v1/jobs", { params: { query: { type, limit: "1" } } })),
+    from ? null : exactly<Schemas["JobsAnswer"]>(client.GET("/ojs/v1/jobs", { params: { query: { type, limit: "1" } }, parseAs: "text" })),
+    from ? exactly<Schemas["JobAnswer"]>(client.GET("/ojs/v1/jobs/{id}", { params: { path: { id: from } }, parseAs: "text" })) : null,
   ]);
-  const job = last.jobs[0];
+  const job = (shown?.job ?? last?.jobs[0]) as Job | undefined;
   const schema = registered.schemas.find((one) => one.type === type)?.schema ?? announced.signatures[0]?.schema ?? null;
   return { schema: schema as JsonSchema | null, args: (job?.args as unknown[] | undefined) ?? [], queue: job?.queue ?? null };
 }
@@ -39,7 +41,7 @@ export function NewJobDialog({ from, types, close }: { from?: Job; types?: strin
   const [type, setType] = useState(from?.type ?? "");
   const [isChosen, setChosen] = useState(from !== undefined);
   const announced = useData(from ? null : "signatures", () => accepted(client.GET("/ojs/v1/signatures")));
-  const known = useData(isChosen ? `known ${type}` : null, () => readKnown(type));
+  const known = useData(isChosen ? `known ${type} ${from?.id ?? ""}` : null, () => readKnown(type, from?.id));
   const handled = (announced.data?.signatures ?? []).filter((one) => !one.is_flow).map((one) => one.type);
   return (
     <Dialog label={from ? "Run again with other arguments" : "New job"} close={close}>
@@ -67,7 +69,7 @@ export function NewJobDialog({ from, types, close }: { from?: Job; types?: strin
       {isChosen && (
         <Shown of={known} rows={4}>
           {({ schema, args, queue }) => (
-            <Arguments type={type} schema={schema} args={from ? (from.args as unknown[]) : args} queue={from?.queue ?? queue} from={from} close={close} />
+            <Arguments type={type} schema={schema} args={args} queue={queue} from={from} close={close} />
           )}
         </Shown>
       )}

@@ -4,7 +4,7 @@ import { useMay } from "../api/session";
 import { useData } from "../api/use";
 import { type Dialogs, NewDialog, useDialogs } from "../ui/dialogs";
 import { exact, number, Time } from "../ui/format";
-import { unrounded, valueIn } from "../ui/json-text";
+import { exactly, unrounded, valueIn } from "../ui/json-text";
 import { Button, Card, Empty, Page, Shown, Table } from "../ui/parts";
 import { State } from "../ui/states";
 import { Runs, Strip } from "./ScheduleRuns";
@@ -60,8 +60,13 @@ function Crons({ crons, reload }: { crons: Cron[]; reload: () => void }) {
   const dialogs = useDialogs();
   const { act } = dialogs;
   const [chosen, setEdited] = useState<Cron | null>(null);
-  // As it is now: what somebody else does meanwhile, such as a pause, stays.
-  const edited = chosen && (crons.find((one) => one.name === chosen.name && one.tenant_id === chosen.tenant_id) ?? chosen);
+  // What somebody else does meanwhile, such as a pause, stays.
+  const current = chosen && crons.find((one) => one.name === chosen.name && one.tenant_id === chosen.tenant_id);
+  const edited = chosen && { ...chosen, enabled: (current ?? chosen).enabled };
+  const edit = async (cron: Cron): Promise<void> => {
+    // Numbers of its template that are not edited stay as they were written.
+    await act(async () => setEdited((await exactly<Schemas["CronAnswer"]>(client.GET("/ojs/v1/crons/{name}", { ...path(cron), parseAs: "text" }))).cron));
+  };
   const [opened, setOpened] = useState<Cron | null>(null);
   const switchIt = async (cron: Cron): Promise<void> => {
     const set = (enabled: boolean): Promise<unknown> =>
@@ -141,7 +146,7 @@ function Crons({ crons, reload }: { crons: Cron[]; reload: () => void }) {
                   </Button>
                 )}{" "}
                 {may("enqueue") && (
-                  <Button isSmall onClick={() => setEdited(cron)} aria-label={`Edit ${cron.name}`}>
+                  <Button isSmall onClick={() => void edit(cron)} aria-label={`Edit ${cron.name}`}>
                     Edit
                   </Button>
                 )}{" "}

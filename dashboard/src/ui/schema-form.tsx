@@ -179,6 +179,9 @@ interface FieldProps {
   mark: (message: string) => void;
 }
 
+/** What a field for a text or a number shows. */
+const textOf = (value: unknown): string => (value === undefined ? "" : typeof value === "string" ? value : JSON.stringify(value));
+
 const optional = (label: string, isRequired: boolean): string => (isRequired ? label : `${label}, if you like`);
 
 function Field(props: FieldProps) {
@@ -285,7 +288,7 @@ function Field(props: FieldProps) {
         <textarea
           class="input"
           rows={4}
-          value={value === undefined ? "" : String(value)}
+          value={textOf(value)}
           minLength={schema.minLength}
           maxLength={schema.maxLength}
           onInput={(event) => set(event.currentTarget.value || undefined)}
@@ -308,7 +311,7 @@ function Field(props: FieldProps) {
           minLength={schema.minLength}
           maxLength={schema.maxLength}
           pattern={schema.pattern}
-          value={value === undefined ? "" : String(value)}
+          value={textOf(value)}
           onInput={(event) => {
             const text = event.currentTarget.value;
             set(text === "" ? undefined : isNumber ? Number(text) : text);
