@@ -122,6 +122,9 @@ def _check_ids(group: Group, taken: set[str]) -> None:
             seen.add(new.id)
 
 
+_model_of: Final = attrgetter("model")
+
+
 class _Rows:
     """Makes the jobs to store of groups. Jobs of one model are copies of the first of them, as it was admitted."""
 
@@ -132,7 +135,7 @@ class _Rows:
 
     def of(self, group: Group) -> list[Job]:
         model = group[0].model if group else None
-        if model is None or any(new.model is not model for new in group):
+        if model is None or (len(group) > 1 and len(set(map(_model_of, group))) > 1):
             return _new_rows(self._tx, group)
         first = self._first
         if first is None or model is not self._model:
