@@ -63,7 +63,7 @@ CAPABILITIES: Final = (
 
 
 def extensions_of(capabilities: Iterable[Capability]) -> tuple[Extension, ...]:
-    """Return the extensions of capabilities."""
+    """Return the extensions of capabilities, in their order; some have none."""
     return tuple(
         getattr(capability.module("extension"), capability.extension)()
         for capability in capabilities

@@ -34,5 +34,4 @@ class AgentUsageAnswer(Struct):
     agent: AgentState
 
     def value(self) -> AgentState:
-        """Return the state of the task."""
         return self.agent

@@ -417,7 +417,7 @@ class GraphStep(Step):
 
     @property
     def whole(self) -> Step:
-        """The graph."""
+        """The graph that the step was added to."""
         return self.graph
 
     def add(self, id: str, step: Step, *, after: Sequence[str | Step] | str | Step = ()) -> GraphStep:

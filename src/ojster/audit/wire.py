@@ -48,7 +48,6 @@ class AuditAnswer(Struct):
     pagination: AuditPageBody
 
     def value(self) -> list[AuditEntry]:
-        """Return the entries."""
         return [read_entry(shown) for shown in self.entries]
 
 
@@ -75,11 +74,9 @@ class VerifiedAnswer(Struct):
 
     @classmethod
     def of(cls, check: AuditCheck) -> Self:
-        """Return the answer that shows the result of a check."""
         return cls(show_check(check))
 
     def value(self) -> AuditCheck:
-        """Return the result of the check."""
         last, head = (Position(place.number, place.hash) for place in (self.verified.last, self.verified.head))
         return AuditCheck(last, head, self.verified.problem or None)
 

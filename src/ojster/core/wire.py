@@ -19,6 +19,7 @@ Identifier = Annotated[str, Meta(min_length=1, max_length=255, pattern=r"^[^\x00
 Timestamp = Annotated[str, Meta(description="RFC 3339, in UTC")]
 
 Json = Any
+"""Any JSON value, decoded: no other value can be there."""
 
 Atomicity = Literal["atomic", "partial"]
 

@@ -114,11 +114,9 @@ class SubscriptionAnswer(SubscriptionInfo, kw_only=True):
 
     @classmethod
     def of(cls, shown: SubscriptionInfo) -> Self:
-        """Return the answer that shows a subscription."""
         return cls(**msgspec.structs.asdict(shown), subscription=shown)
 
     def value(self) -> SubscriptionInfo:
-        """Return the subscription."""
         return self.subscription
 
 
@@ -198,11 +196,9 @@ class RetriedDeliveryAnswer(Struct):
 
     @classmethod
     def of(cls, id: str) -> Self:
-        """Return the answer that shows the id of a delivery."""
         return cls(id)
 
     def value(self) -> str:
-        """Return the id of the delivery."""
         return self.id
 
 
@@ -233,11 +229,9 @@ class ChannelsAnswer(Struct):
 
     @classmethod
     def of(cls, channels: list[Channel]) -> Self:
-        """Return the answer that shows channels."""
         return cls([show_channel(channel) for channel in channels])
 
     def value(self) -> list[Channel]:
-        """Return the channels."""
         return [read_channel(shown) for shown in self.channels]
 
 

@@ -35,7 +35,7 @@ class FilesAnswer(Single[list[File]]):
 
 
 class DeletedFileAnswer(Struct):
-    """A file that was deleted."""
+    """The id of a file that was deleted."""
 
     id: str
     deleted: Literal[True] = True

@@ -107,11 +107,9 @@ class WorkersAnswer(Struct):
 
     @classmethod
     def of(cls, workers: list[KnownWorker], pagination: PaginationBody) -> Self:
-        """Return the answer that shows a page."""
         return cls([show_worker(worker) for worker in workers], pagination)
 
     def value(self) -> list[KnownWorker]:
-        """Return the workers of the page."""
         return [read_worker(shown) for shown in self.workers]
 
 
@@ -137,11 +135,9 @@ class LostWorkersAnswer(Struct):
 
     @classmethod
     def of(cls, lost: list[LostWorker]) -> Self:
-        """Return the answer that shows workers."""
         return cls([_show_lost(worker) for worker in lost])
 
     def value(self) -> list[LostWorker]:
-        """Return the workers."""
         return [
             LostWorker(
                 shown.worker_id,
@@ -181,11 +177,9 @@ class WorkerAnswer(Struct):
 
     @classmethod
     def of(cls, worker: KnownWorker) -> Self:
-        """Return the answer that shows a worker."""
         return cls(show_worker(worker))
 
     def value(self) -> KnownWorker:
-        """Return the worker."""
         return read_worker(self.worker)
 
 
@@ -264,11 +258,9 @@ class WorkerRuleAnswer(Struct):
 
     @classmethod
     def of(cls, rule: WorkerRule) -> Self:
-        """Return the answer that shows a rule."""
         return cls(show_rule(rule))
 
     def value(self) -> WorkerRule:
-        """Return the rule."""
         return read_rule(self.rule)
 
 
@@ -279,11 +271,9 @@ class WorkerRulesAnswer(Struct):
 
     @classmethod
     def of(cls, rules: list[WorkerRule]) -> Self:
-        """Return the answer that shows rules."""
         return cls([show_rule(rule) for rule in rules])
 
     def value(self) -> list[WorkerRule]:
-        """Return the rules."""
         return [read_rule(shown) for shown in self.items]
 
 

@@ -79,12 +79,10 @@ class WorkerRuleBody(Arguments, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, members: Mapping[str, Any]) -> Self:
-        """Return the request that changes members of a rule."""
         names = {"allowed": "allowed_types", "denied": "denied_types"}
         return cls(**{names.get(name, name): value for name, value in members.items()})
 
     def arguments(self, now: int) -> Mapping[str, Any]:
-        """Return the arguments in the body."""
         changed = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not UNSET}
         return {"members": read_rule_members(changed)}
 

@@ -63,11 +63,9 @@ class EncodedJobAnswer(Struct):
 
     @classmethod
     def of(cls, job: Job) -> Self:
-        """Return the answer that shows a job."""
         return cls(Raw(to_json(job)))
 
     def value(self) -> Job:
-        """Return the job."""
         return from_json(bytes(self.job))
 
 
@@ -95,12 +93,10 @@ class AdjustedAnswer(Struct):
 
     @classmethod
     def of(cls, done: Adjusted) -> Self:
-        """Return the answer that shows a job with a new priority."""
         job = done.job
         return cls(job.id, job.priority, done.previous_priority, done.by, Raw(to_json(job)))
 
     def value(self) -> Adjusted:
-        """Return the job, and what its priority was before."""
         return Adjusted(from_json(bytes(self.job)), self.priority_adjustment, self.previous_priority)
 
 
@@ -119,11 +115,9 @@ class EncodedRevivedAnswer(Struct):
 
     @classmethod
     def of(cls, job: Job) -> Self:
-        """Return the answer that shows a job that runs again."""
         return cls(Raw(to_json(job)), format_timestamp(job.enqueued_at or 0))
 
     def value(self) -> Job:
-        """Return the job."""
         return from_json(bytes(self.job))
 
 
@@ -184,7 +178,6 @@ class ChangedJobAnswer(Struct):
 
     @classmethod
     def of(cls, changed: ChangedJob) -> Self:
-        """Return the answer that shows a job that was activated."""
         job, at = changed.job, format_timestamp(changed.job.enqueued_at or 0)
         shown = ChangedJobBody(
             job.id, job.type, job.queue, job.state, job.attempt, job.max_attempts, changed.before, at
@@ -192,7 +185,6 @@ class ChangedJobAnswer(Struct):
         return cls(shown)
 
     def value(self) -> ChangedJob:
-        """Return the job, as far as the answer shows it."""
         return ChangedJob(from_json(msgspec.json.encode(self.job)), self.job.previous_state)
 
 
@@ -268,11 +260,9 @@ class LogAnswer(Struct):
 
     @classmethod
     def of(cls, log: JobLog) -> Self:
-        """Return the answer that shows a log."""
         return cls(log.lines, log.dropped, log.is_complete)
 
     def value(self) -> JobLog:
-        """Return the log."""
         return JobLog(self.lines, self.dropped, self.is_complete)
 
 
@@ -283,13 +273,11 @@ class CheckpointAnswer(CheckpointInfo, kw_only=True):
 
     @classmethod
     def of(cls, saved: Checkpoint) -> Self:
-        """Return the answer that shows a checkpoint."""
         at = format_timestamp(saved.created_at)
         shown = CheckpointInfo(saved.job_id, Raw(saved.state), saved.sequence, at)
         return cls(**msgspec.structs.asdict(shown), checkpoint=shown)
 
     def value(self) -> Checkpoint:
-        """Return the checkpoint."""
         return Checkpoint(self.job_id, bytes(self.state), self.sequence, parse_timestamp(self.created_at))
 
 

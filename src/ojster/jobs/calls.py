@@ -98,7 +98,7 @@ class JobCalls(Calls):
         raise NotImplementedError
 
     async def find(self, job_id: str) -> Job:
-        """Return a job."""
+        """Return a job in its current state, with its result or its errors."""
         raise NotImplementedError
 
     async def wait_for(self, job_id: str, wait: float) -> Job:
@@ -110,7 +110,7 @@ class JobCalls(Calls):
         raise NotImplementedError
 
     async def select(self, chosen: JobFilter = JobFilter(), page: Page = Page()) -> JobPage:  # noqa: B008  (frozen)
-        """Return a page of jobs."""
+        """Return the jobs that match a filter, a page at a time."""
         raise NotImplementedError
 
     async def history(self, job_id: str) -> list[Entry]:

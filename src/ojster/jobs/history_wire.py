@@ -51,11 +51,9 @@ class PurgedHistoryAnswer(Struct):
 
     @classmethod
     def of(cls, number: int) -> Self:
-        """Return the answer that shows a number of entries."""
         return cls(number)
 
     def value(self) -> int:
-        """Return the number of entries."""
         return self.events_deleted
 
 
@@ -70,11 +68,9 @@ class ExplanationAnswer(Struct):
 
     @classmethod
     def of(cls, shown: Explanation) -> Self:
-        """Return the answer that shows an explanation."""
         return cls(shown.job_id, shown.state, shown.reasons, shown.position, shown.limits)
 
     def value(self) -> Explanation:
-        """Return the explanation."""
         return Explanation(self.job_id, self.state, self.reasons, self.position, self.limits)
 
 
@@ -118,11 +114,9 @@ class LineageAnswer(Struct):
 
     @classmethod
     def of(cls, lineage: Lineage) -> Self:
-        """Return the answer that shows the lineage of a job."""
         return cls(**msgspec.structs.asdict(lineage) | {"children": _tree(lineage.children)})
 
     def value(self) -> Lineage:
-        """Return the lineage."""
         return Lineage(**msgspec.structs.asdict(self) | {"children": _by_id(self.children)})
 
 

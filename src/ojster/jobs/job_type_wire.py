@@ -40,11 +40,9 @@ class JobTypeAnswer(Struct):
 
     @classmethod
     def of(cls, defaults: JobTypeDefaults) -> Self:
-        """Return the answer that shows defaults."""
         return cls(show_job_type(defaults), defaults.warnings or UNSET)
 
     def value(self) -> JobTypeDefaults:
-        """Return the defaults."""
         defaults = read_job_type(self.job_type)
         return defaults if self.warnings is UNSET else msgspec.structs.replace(defaults, warnings=self.warnings)
 
@@ -57,11 +55,9 @@ class JobTypesAnswer(Struct):
 
     @classmethod
     def of(cls, defaults: list[JobTypeDefaults], pagination: PaginationBody) -> Self:
-        """Return the answer that shows a page."""
         return cls([show_job_type(shown_type) for shown_type in defaults], pagination)
 
     def value(self) -> list[JobTypeDefaults]:
-        """Return the defaults of the page."""
         return [read_job_type(shown) for shown in self.job_types]
 
 

@@ -146,7 +146,7 @@ class LeaseReport(Protocol):
 
     @property
     def job_id(self) -> str:
-        """Id of the job."""
+        """Id of the job whose lease is reported on."""
 
     @property
     def worker_id(self) -> str | None:

@@ -42,7 +42,6 @@ class SchemaAnswer(SchemaInfo, kw_only=True):
 
     @classmethod
     def of(cls, schema: Schema) -> Self:
-        """Return the answer that shows a schema."""
         shown = show_schema(schema)
         return cls(**msgspec.structs.asdict(shown), registered=shown)
 
@@ -54,7 +53,6 @@ class SchemaAnswer(SchemaInfo, kw_only=True):
         return answer
 
     def value(self) -> Schema:
-        """Return the schema."""
         return read_schema(self.registered)
 
 
@@ -81,11 +79,9 @@ class SchemasAnswer(Struct):
 
     @classmethod
     def of(cls, schemas: list[Schema], pagination: PaginationBody) -> Self:
-        """Return the answer that shows a page."""
         return cls([show_schema(schema) for schema in schemas], pagination)
 
     def value(self) -> list[Schema]:
-        """Return the schemas of the page."""
         return [read_schema(shown) for shown in self.schemas]
 
 

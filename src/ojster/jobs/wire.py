@@ -315,7 +315,6 @@ class LogBody(Arguments):
 
     @classmethod
     def of(cls, lines: Sequence[NewLine], **more: Any) -> Self:
-        """Return the body for lines."""
         shown = [LogLineBody(format_timestamp(line.at), line.level, line.message, line.logger) for line in lines]
         return cls(shown, **more)
 
@@ -347,7 +346,6 @@ class DeadLetterRetryBody(Arguments):
 
     @classmethod
     def of(cls, revival: DeadLetterRetry | None) -> Self:
-        """Return the body for the changes of a dead letter."""
         if revival is None:
             return cls()
         return cls(DeadLetterOverrideBody(revival.args, revival.queue, revival.meta, revival.retry))
@@ -378,7 +376,6 @@ class AdjustmentBody(Arguments, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, by: int, to: int | None) -> Self:
-        """Return the body for a change of a priority."""
         return cls(to, None if to is not None else by)
 
     def arguments(self, now: int) -> Mapping[str, Any]:

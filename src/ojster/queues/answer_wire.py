@@ -88,11 +88,9 @@ class QueuesAnswer(Struct):
 
     @classmethod
     def of(cls, queues: list[Queue], pagination: PaginationBody) -> Self:
-        """Return the answer that shows a page."""
         return cls([show_queue(queue) for queue in queues], pagination)
 
     def value(self) -> list[Queue]:
-        """Return the queues of the page."""
         return [read_queue(shown) for shown in self.queues]
 
 
@@ -104,12 +102,10 @@ class QueueAnswer(Struct):
 
     @classmethod
     def of(cls, queue: Queue) -> Self:
-        """Return the answer that shows a queue."""
         shown = show_queue(queue)
         return cls(shown, shown.status)
 
     def value(self) -> Queue:
-        """Return the queue."""
         return read_queue(self.queue)
 
 
@@ -135,7 +131,6 @@ class QueueStatisticsAnswer(Struct):
     computed_at: Timestamp
 
     def value(self) -> QueueStatistics:
-        """Return the statistics."""
         stats, counts = self.stats, {state.value: getattr(self.queue, state.value) for state in JobState}
         completed, failed = stats.completed_last_hour, stats.failed_last_hour
         return QueueStatistics(
@@ -319,7 +314,6 @@ class QueueCreatedAnswer(Struct):
     queue: QueueBody
 
     def value(self) -> Queue:
-        """Return the queue."""
         return read_queue(self.queue)
 
 
@@ -336,7 +330,6 @@ class QueueDeletedAnswer(Struct):
     target_queue: str | UnsetType = UNSET
 
     def value(self) -> int:
-        """Return the number of jobs that were discarded or moved."""
         return self.jobs_affected
 
 

@@ -158,11 +158,9 @@ class PoolsAnswer(Struct):
 
     @classmethod
     def of(cls, pools: list[PoolStateBody]) -> Self:
-        """Return the answer that shows pools."""
         return cls(pools, pools)
 
     def value(self) -> list[PoolStateBody]:
-        """Return the pools."""
         return self.items
 
 

@@ -39,11 +39,9 @@ class RateLimitOverrideBody(Arguments):
 
     @classmethod
     def of(cls, limits: Limits, until: int | None) -> Self:
-        """Return the request that overrides limits."""
         return cls(limits.concurrency, show_rate(limits.rate), show_rate(limits.throttle), format_optional(until))
 
     def arguments(self, now: int) -> Mapping[str, Any]:
-        """Return the arguments in the body."""
         return {
             "limits": parse_limits(msgspec.to_builtins(self), "override"),
             "until": parse_optional(self.expires_at),
@@ -200,7 +198,6 @@ class QueueDeletionBody(Arguments, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, strategy: DeletionStrategy, target: str | None) -> Self:
-        """Return the request that deletes a queue."""
         return cls(strategy, target)
 
 
@@ -219,11 +216,9 @@ class QueueLimitBody(Arguments, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, limits: Limits) -> Self:
-        """Return the request that replaces limits."""
         return cls(limits.concurrency, show_rate(limits.rate), show_rate(limits.throttle))
 
     def arguments(self, now: int) -> Mapping[str, Any]:
-        """Return the arguments in the body."""
         return {"limits": parse_limits(msgspec.to_builtins(self), "rate_limit")}
 
 

@@ -36,7 +36,6 @@ class CronMissesAnswer(Struct):
 
     @classmethod
     def of(cls, misses: list[Miss]) -> Self:
-        """Return the answer that shows missed runs."""
         return cls(
             [
                 CronMissInfo(
@@ -54,7 +53,6 @@ class CronMissesAnswer(Struct):
         )
 
     def value(self) -> list[Miss]:
-        """Return the missed runs."""
         return [
             Miss(
                 since=parse_timestamp(miss.since),

@@ -80,7 +80,6 @@ class PruneAnswer(Struct):
     dry_run: bool
 
     def value(self) -> dict[str, int]:
-        """Return the numbers."""
         return self.pruned
 
 
@@ -104,7 +103,6 @@ class MaintenanceBody(Arguments):
 
     @classmethod
     def of(cls, enabled: bool, reason: str | None, duration: int | None) -> Self:
-        """Return the body of a request."""
         return cls(enabled, reason, None if duration is None else format_duration(duration))
 
     def arguments(self, now: int) -> dict[str, Any]:
@@ -138,7 +136,6 @@ class MaintenanceAnswer(Struct):
         return cls(True, True, mode.reason, format_timestamp(mode.enabled_at), format_optional(mode.estimated_end))
 
     def value(self) -> Maintenance | None:
-        """Return maintenance mode."""
         if not self.enabled:
             return None
         enabled_at, estimated_end = (parse_optional(at or None) for at in (self.enabled_at, self.estimated_end))
@@ -198,12 +195,10 @@ class CronAnswer(Struct):
 
     @classmethod
     def of(cls, cron: Cron) -> Self:
-        """Return the answer that shows a cron job."""
         shown = show_cron(cron)
         return cls(shown, shown)
 
     def value(self) -> Cron:
-        """Return the cron job."""
         return read_cron(self.cron)
 
 
@@ -224,12 +219,10 @@ class RegisteredCronAnswer(Struct):
 
     @classmethod
     def of(cls, registered: Registered) -> Self:
-        """Return the answer that shows a registration."""
         shown = show_cron(registered.cron)
         return cls(shown, shown, registered.is_new, registered.is_changed, registered.warnings or UNSET)
 
     def value(self) -> Registered:
-        """Return the registration."""
         warnings = () if self.warnings is UNSET else self.warnings
         return Registered(read_cron(self.cron), self.is_new, self.is_changed, warnings)
 
@@ -242,11 +235,9 @@ class TriggeredAnswer(Struct):
 
     @classmethod
     def of(cls, run: Job | WorkflowInfo) -> Self:
-        """Return the answer that shows a run."""
         return cls(workflow=run) if isinstance(run, WorkflowInfo) else cls(EncodedJobAnswer.of(run).job)
 
     def value(self) -> Job | WorkflowInfo:
-        """Return the run."""
         if isinstance(self.workflow, WorkflowInfo):
             return self.workflow
         return EncodedJobAnswer(self.job if self.job is not UNSET else Raw(b"null")).value()
@@ -279,11 +270,9 @@ class BackfillBody(Arguments):
 
     @classmethod
     def of(cls, since: int, until: int, concurrency: int, dry_run: bool) -> Self:
-        """Return the body of a request."""
         return cls(format_timestamp(since), format_timestamp(until), concurrency, dry_run)
 
     def arguments(self, now: int) -> dict[str, Any]:
-        """Return the arguments in the body."""
         since, until = (parse_timestamp(at) for at in (self.since, self.until))
         return {"since": since, "until": until, "concurrency": self.concurrency, "dry_run": self.dry_run}
 
@@ -303,12 +292,10 @@ class BackfillAnswer(Struct):
 
     @classmethod
     def of(cls, done: Backfill) -> Self:
-        """Return the answer that shows a part of a backfill."""
         runs = [BackfilledRunInfo(format_timestamp(run.scheduled_for), run.id) for run in done.runs]
         return cls(runs, format_optional(done.next))
 
     def value(self) -> Backfill:
-        """Return the part of the backfill."""
         runs = tuple(BackfilledRun(parse_timestamp(run.scheduled_for), run.id) for run in self.runs)
         return Backfill(runs, parse_optional(self.next))
 
@@ -320,11 +307,9 @@ class CronPreviewAnswer(Struct):
 
     @classmethod
     def of(cls, runs: list[int]) -> Self:
-        """Return the answer that shows runs."""
         return cls([format_timestamp(at) for at in runs])
 
     def value(self) -> list[int]:
-        """Return the runs."""
         return [parse_timestamp(at) for at in self.runs]
 
 
@@ -337,11 +322,9 @@ class DeletedCronAnswer(Struct):
 
     @classmethod
     def of(cls, cron: Cron) -> Self:
-        """Return the answer that shows a removed cron job."""
         return cls(called(cron.name), show_cron(cron))
 
     def value(self) -> Cron:
-        """Return the cron job."""
         return read_cron(self.cron)
 
 
@@ -355,12 +338,10 @@ class CronsAnswer(Struct):
 
     @classmethod
     def of(cls, crons: list[Cron], pagination: PaginationBody) -> Self:
-        """Return the answer that shows a page."""
         shown = [show_cron(cron) for cron in crons]
         return cls(shown, shown, pagination.total, pagination)
 
     def value(self) -> list[Cron]:
-        """Return the cron jobs of the page."""
         return [read_cron(shown) for shown in self.crons]
 
 
@@ -379,7 +360,6 @@ class CronRequestBody(Struct):
 
     @classmethod
     def of(cls, cron: Cron, on_conflict: OnConflict) -> CronRequestBody:
-        """Return the request that registers a cron job."""
         return cls(
             cron.name,
             cron.expression,

@@ -57,7 +57,7 @@ class TokenCalls(Calls):
 
     @Call("DELETE", f"{_ALL}/{{id}}", "revoke_token", _TAG, RevokedTokenAnswer)
     async def revoke(self, token_id: str) -> Token:
-        """Revoke a token."""
+        """Revoke a token: it is refused from now on."""
 
 
 class TenantCalls(Calls):

@@ -110,7 +110,7 @@ class Counted(Protocol):
 
     @property
     def tenant(self) -> str:
-        """Its tenant."""
+        """The tenant whose limits count it."""
 
     @property
     def scheduled_at(self) -> int | None:

@@ -113,11 +113,9 @@ class TokenBody(Arguments, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, name: str, grants: Sequence[Grant], queues: Sequence[str], expires_at: int | None) -> Self:
-        """Return the request that creates a token."""
         return cls(name, show_grants(grants), list(queues), format_optional(expires_at))
 
     def arguments(self, now: int) -> Mapping[str, Any]:
-        """Return the arguments in the body."""
         return {
             "name": self.name,
             "grants": [read_grant(grant.role, grant.tenant) for grant in self.grants],
@@ -139,11 +137,9 @@ class TokenRotationBody(Arguments, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, grace: int) -> Self:
-        """Return the request that gives a token a new secret."""
         return cls(format_duration(grace))
 
     def arguments(self, now: int) -> Mapping[str, Any]:
-        """Return the arguments in the body."""
         return {} if self.grace is None else {"grace": parse_duration(self.grace)}
 
 
@@ -177,11 +173,9 @@ class TokenAnswer(Struct):
 
     @classmethod
     def of(cls, made: tuple[Token, str]) -> Self:
-        """Return the answer that shows a token and its secret."""
         return cls(show_token(*made))
 
     def value(self) -> tuple[Token, str]:
-        """Return the token and its secret."""
         return read_token(self.token), self.token.secret or ""
 
 
@@ -193,11 +187,9 @@ class RevokedTokenAnswer(Struct):
 
     @classmethod
     def of(cls, token: Token) -> Self:
-        """Return the answer that shows a token."""
         return cls(show_token(token))
 
     def value(self) -> Token:
-        """Return the token."""
         return read_token(self.token)
 
 
@@ -208,11 +200,9 @@ class TokensAnswer(Struct):
 
     @classmethod
     def of(cls, tokens: list[Token]) -> Self:
-        """Return the answer that shows tokens."""
         return cls([show_token(token) for token in tokens])
 
     def value(self) -> list[Token]:
-        """Return the tokens."""
         return [read_token(shown) for shown in self.tokens]
 
 
@@ -290,11 +280,9 @@ class TenantsAnswer(Struct):
 
     @classmethod
     def of(cls, tenants: list[TenantInfo], pagination: NumberedPaginationBody) -> Self:
-        """Return the answer that shows a page."""
         return cls(tenants, tenants, pagination)
 
     def value(self) -> list[TenantInfo]:
-        """Return the tenants of the page."""
         return self.tenants
 
 

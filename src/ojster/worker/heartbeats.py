@@ -55,7 +55,7 @@ class Described(Protocol):
 
     @property
     def state(self) -> str:
-        """Its state."""
+        """Whether it is ``running``, ``quiet`` or told to ``terminate``."""
 
     @property
     def job_types(self) -> tuple[str, ...]:

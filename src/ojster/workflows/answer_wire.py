@@ -10,12 +10,12 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from ojster.core.calls import Single
+from ojster.core.property_values import Property
 from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.core.wire import Count, Json, PaginationBody, Timestamp
 from ojster.workflows.definition import Definition
 from ojster.workflows.notes import Note
-from ojster.workflows.properties import Properties
 from ojster.workflows.read.info import StepInfo, WorkflowInfo, WorkflowPage
 from ojster.workflows.read.levels import Level, LevelStep
 from ojster.workflows.read.status import WorkflowStatistics, WorkflowStatus
@@ -36,12 +36,10 @@ class EncodedWorkflowAnswer(Struct):
     workflow: Raw
 
     @classmethod
-    def of(cls, info: WorkflowInfo) -> Self:
-        """Return the answer that shows a workflow."""
-        return cls(Raw(info.to_json()))
+    def of(cls, workflow: WorkflowInfo) -> Self:
+        return cls(Raw(workflow.to_json()))
 
     def value(self) -> WorkflowInfo:
-        """Return the workflow."""
         return WorkflowInfo.from_json(self.workflow)
 
 
@@ -61,10 +59,10 @@ class CancelledWorkflowAnswer(Struct):
     workflow: CancelledWorkflow
 
 
-def show_cancelled(info: WorkflowInfo) -> CancelledWorkflow:
+def show_cancelled(workflow: WorkflowInfo) -> CancelledWorkflow:
     """Return a cancelled workflow with the numbers of its jobs that were cancelled and that had completed."""
-    states = Counter(step.state for step in info.walk() if not step.children)
-    members = {name: getattr(info, name) for name in info.__struct_fields__}
+    states = Counter(step.state for step in workflow.walk() if not step.children)
+    members = {name: getattr(workflow, name) for name in workflow.__struct_fields__}
     return CancelledWorkflow(
         **members, steps_cancelled=states["cancelled"], steps_already_completed=states["completed"]
     )
@@ -77,7 +75,6 @@ class WorkflowsAnswer(Struct):
     pagination: PaginationBody
 
     def value(self) -> WorkflowPage:
-        """Return the page."""
         return WorkflowPage(self.workflows, self.pagination.total, _number(self.pagination.next_cursor or None))
 
 
@@ -89,11 +86,9 @@ class StepsAnswer(Struct):
 
     @classmethod
     def of(cls, page: StepPage) -> Self:
-        """Return the answer that shows a page."""
         return cls(page.steps, _cursor(page.next_after))
 
     def value(self) -> StepPage:
-        """Return the page."""
         return StepPage(self.steps, _number(self.next_cursor))
 
 
@@ -106,11 +101,9 @@ class LevelAnswer(Struct):
 
     @classmethod
     def of(cls, level: Level) -> Self:
-        """Return the answer that shows a page of a level."""
         return cls(level.steps, level.total, _cursor(level.next_after))
 
     def value(self) -> Level:
-        """Return the page."""
         return Level(self.steps, self.total, _number(self.next_cursor))
 
 
@@ -125,7 +118,6 @@ class ForkPreviewAnswer(Struct):
 
     @classmethod
     def of(cls, preview: ForkPreview) -> Self:
-        """Return the answer that shows what a fork would do."""
         return cls(
             list(preview.again),
             preview.again_count,
@@ -135,7 +127,6 @@ class ForkPreviewAnswer(Struct):
         )
 
     def value(self) -> ForkPreview:
-        """Return what a fork would do."""
         return ForkPreview(tuple(self.again), self.again_count, self.kept_count, self.takes_args, self.takes_result)
 
 
@@ -169,11 +160,11 @@ class WorkflowProgressAnswer(Struct):
     steps: list[StepProgressBody]
 
 
-def show_progress(info: WorkflowInfo) -> WorkflowProgressAnswer:
+def show_progress(workflow: WorkflowInfo) -> WorkflowProgressAnswer:
     """Return the JSON form of the progress of a workflow: the mean of its steps, and of theirs."""
-    main = [*(info.steps or []), *(info.jobs or [])]
+    main = [*(workflow.steps or []), *(workflow.jobs or [])]
     steps = [_show_step(step) for child in main for step in child.walk() if not step.children]
-    return WorkflowProgressAnswer(info.id, info.type, round(_mean(main), 4), steps)
+    return WorkflowProgressAnswer(workflow.id, workflow.type, round(_mean(main), 4), steps)
 
 
 def _mean(steps: Sequence[StepInfo]) -> float:
@@ -210,10 +201,10 @@ class WorkflowStatisticsAnswer(Single[WorkflowStatistics]):
     statistics: WorkflowStatistics
 
 
-class PropertiesAnswer(Single[Properties]):
+class PropertiesAnswer(Single[dict[str, Property]]):
     """The shared properties of a workflow."""
 
-    properties: Properties
+    properties: dict[str, Property]
 
 
 class NoteAnswer(Single[Note]):

@@ -75,7 +75,6 @@ class BulkWorkflowsAnswer(Struct):
 
     @classmethod
     def of(cls, sweep: Sweep) -> Self:
-        """Return the answer that shows a result."""
         items = [BulkWorkflowBody(id, UNSET if error is None else error.to_wire()) for id, error in sweep.items]
         shown = cls(sweep.action, sweep.matched, sweep.succeeded, sweep.failed, items)
         if sweep.as_of is not None:
@@ -83,7 +82,6 @@ class BulkWorkflowsAnswer(Struct):
         return shown
 
     def value(self) -> Sweep:
-        """Return the result."""
         sweep = Sweep(self.action, None if self.as_of is UNSET else parse_timestamp(self.as_of))
         sweep.matched, sweep.succeeded = self.matched, self.succeeded
         for item in self.items:

@@ -56,7 +56,6 @@ class TurnBody(FromWorker, Struct, omit_defaults=True):
 
     @classmethod
     def of(cls, turn: Turn) -> TurnBody:
-        """Return the body of a request with a turn."""
         members: dict[str, Any] = {name: getattr(turn, name) for name in _SAME}
         members |= {name: list(getattr(turn, name)) for name in _LISTS}
         return cls(**members, started_at=format_optional(turn.started_at))
@@ -88,7 +87,6 @@ class FlowAnswer(Struct):
 
     @classmethod
     def of(cls, records: FlowRecords) -> FlowAnswer:
-        """Return the answer with records."""
         return cls(records.workflow_id, records.version, records.now, records.records, records.suspended, records.flow)
 
     def content(self) -> FlowRecords:
@@ -150,11 +148,9 @@ class BroadcastAnswer(Struct):
 
     @classmethod
     def of(cls, value: int) -> BroadcastAnswer:
-        """Return the answer for a number of flows."""
         return cls(True, value)
 
     def value(self) -> int:
-        """Return the number of flows."""
         return self.flows
 
 
@@ -187,11 +183,9 @@ class UpdateAnswer(Struct, omit_defaults=True):
 
     @classmethod
     def of(cls, value: FlowUpdate) -> UpdateAnswer:
-        """Return the answer that shows an update."""
         return cls(value.id, value.state, value.result, value.error)
 
     def value(self) -> FlowUpdate:
-        """Return the update."""
         return FlowUpdate(self.id, self.state, self.result, self.error)
 
 
@@ -209,11 +203,9 @@ class MessagesAnswer(Struct):
 
     @classmethod
     def of(cls, page: MessagePage) -> MessagesAnswer:
-        """Return the answer that shows a page."""
         return cls(page.messages, None if page.next_before is None else str(page.next_before))
 
     def value(self) -> MessagePage:
-        """Return the page."""
         return MessagePage(self.messages, None if self.next_cursor is None else int(self.next_cursor))
 
 
@@ -224,11 +216,9 @@ class PublishedAnswer(Struct):
 
     @classmethod
     def of(cls, value: Any) -> PublishedAnswer:
-        """Return the answer that shows a value."""
         return cls(Raw(encode(value)))
 
     def value(self) -> Any:
-        """Return the value."""
         return msgspec.json.decode(self.published)
 
 

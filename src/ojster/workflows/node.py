@@ -82,7 +82,7 @@ class Rule(StrEnum):
 
 
 class NodeState(StrEnum):
-    """The state of a node."""
+    """The state of a node, as stored; people see ``ready`` and ``started`` in other words."""
 
     WAITING = "waiting"
     BLOCKED = "blocked"
@@ -249,7 +249,7 @@ class Placed(Protocol):
 
     @property
     def kind(self) -> str:
-        """Its kind."""
+        """Its kind: containers that are merged with their first part are not in paths."""
 
     @property
     def name(self) -> str | None:

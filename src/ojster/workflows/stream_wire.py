@@ -66,11 +66,9 @@ class AppendedAnswer(Struct):
 
     @classmethod
     def of(cls, value: int) -> AppendedAnswer:
-        """Return the answer for a position."""
         return cls(value)
 
     def value(self) -> int:
-        """Return the position."""
         return self.number
 
 
@@ -90,12 +88,10 @@ class StreamAnswer(Struct):
 
     @classmethod
     def of(cls, value: StreamPage) -> StreamAnswer:
-        """Return the answer that shows chunks."""
         shown = [ChunkBody(chunk.number, format_timestamp(chunk.at), chunk.value) for chunk in value.chunks]
         return cls(shown, value.has_ended)
 
     def value(self) -> StreamPage:
-        """Return the chunks."""
         chunks = [
             StreamChunk(chunk.number, parse_timestamp(chunk.at), Raw(bytes(chunk.value))) for chunk in self.chunks
         ]

@@ -27,7 +27,6 @@ class PropertiesBody(ChangesBody, Arguments):
 
     @classmethod
     def of(cls, changes: Changes, **worker: Any) -> Self:
-        """Return the body for changes."""
         return cls(dict(changes.set), list(changes.delete), dict(changes.expected), **worker)
 
     def arguments(self, now: int) -> Mapping[str, Any]:
@@ -44,7 +43,6 @@ class ActivationBody(Arguments):
 
     @classmethod
     def of(cls, data: bytes | None, failure: Failure | None, **more: Any) -> Self:
-        """Return the body for a result or a failure."""
         error = None if failure is None else msgspec.to_builtins(failure)
         return cls(UNSET if data is None or error is not None else Raw(data), error, **more)
 
@@ -121,7 +119,6 @@ class NoteBody(Arguments):
 
     @classmethod
     def of(cls, note: bytes, **worker: Any) -> Self:
-        """Return the body for a note."""
         return cls(Raw(note), **worker)
 
     def arguments(self, now: int) -> Mapping[str, Any]:
