@@ -16,7 +16,7 @@ from ojster.core.errors import Conflict, NotFound, OjsterError, PayloadTooLarge
 from ojster.core.job import Job
 from ojster.core.states import FINISHED, JobState
 from ojster.core.tenant import called
-from ojster.jobs.queries import no_job
+from ojster.jobs.queries import for_each_job, no_job
 from ojster.storage.transaction import Transaction
 
 MAX_CHECKPOINT_BYTES: Final = 1_048_576
@@ -69,20 +69,13 @@ def save(tx: Transaction, items: Sequence[NewCheckpoint]) -> list[Checkpoint | O
     return results
 
 
-def find_checkpoints(tx: Transaction, ids: Sequence[str]) -> list[Checkpoint | OjsterError]:
+@for_each_job
+def find_checkpoints(tx: Transaction, job: Job) -> Checkpoint | NotFound:
     """Return the checkpoint of each job, or ``NotFound``."""
-    jobs = tx.find_jobs(ids)
-    results: list[Checkpoint | OjsterError] = []
-    for id in ids:
-        job = jobs.get(id)
-        if job is None:
-            results.append(no_job(id))
-        elif not job.checkpoint_number:
-            results.append(_nothing(id))
-        else:
-            rows = tx.execute("SELECT state, created_at FROM checkpoints WHERE seq = :seq", {"seq": job.seq})
-            results.append(Checkpoint(id, rows[0][0], job.checkpoint_number, rows[0][1]) if rows else _nothing(id))
-    return results
+    if not job.checkpoint_number:
+        return _nothing(job.id)
+    rows = tx.execute("SELECT state, created_at FROM checkpoints WHERE seq = :seq", {"seq": job.seq})
+    return Checkpoint(job.id, rows[0][0], job.checkpoint_number, rows[0][1]) if rows else _nothing(job.id)
 
 
 def clear(tx: Transaction, ids: Sequence[str]) -> list[bool | OjsterError]:

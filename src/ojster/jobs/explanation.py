@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
-from ojster.core.errors import OjsterError
 from ojster.core.job import Job
 from ojster.core.states import FINISHED, JobState
 from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.extension import hooks
-from ojster.jobs.queries import no_job
+from ojster.jobs.queries import for_each_job
 from ojster.jobs.reason import LimitUse, Reason
 from ojster.storage.transaction import Transaction
 
@@ -42,13 +41,9 @@ class Explanation(msgspec.Struct, frozen=True):
     limits: list[LimitUse] = []
 
 
-def explain(tx: Transaction, ids: Sequence[str]) -> list[Explanation | OjsterError]:
+@for_each_job
+def explain(tx: Transaction, job: Job) -> Explanation:
     """Return for each job why it waits, or ``NotFound``."""
-    jobs = tx.find_jobs(ids)
-    return [_explain(tx, jobs[id]) if id in jobs else no_job(id) for id in ids]
-
-
-def _explain(tx: Transaction, job: Job) -> Explanation:
     reasons = list(_of_state(job))
     limits: list[LimitUse] = []
     position: int | None = None

@@ -23,7 +23,7 @@ from ojster.core.states import JobState
 from ojster.core.tenant import called
 from ojster.core.timestamps import parse_timestamp
 from ojster.core.wire import Json
-from ojster.jobs.queries import no_job
+from ojster.jobs.queries import for_each_job
 from ojster.storage.transaction import HISTORY_COLUMNS, Transaction
 
 MAX_HISTORY_ENTRIES: Final = 1_000
@@ -63,21 +63,14 @@ class Entry(msgspec.Struct, frozen=True):
     is_estimated: bool = False
 
 
-def read_history(tx: Transaction, ids: Sequence[str]) -> list[list[Entry] | OjsterError]:
+@for_each_job
+def read_history(tx: Transaction, job: Job) -> list[Entry]:
     """Return the history of each job, oldest entry first, or ``NotFound``."""
-    jobs = tx.find_jobs(ids)
-    results: list[list[Entry] | OjsterError] = []
-    for id in ids:
-        job = jobs.get(id)
-        if job is None:
-            results.append(no_job(id))
-            continue
-        rows = tx.execute(_NEWEST, {"seq": job.seq, "most": MAX_HISTORY_ENTRIES, "purged": PURGED})
-        noted = [(at, type, msgspec.json.decode(data)) for at, type, data in rows]
-        since = max((at for at, type, _ in noted if type == PURGED), default=None)
-        told = sorted(_entries(job, noted), key=lambda entry: entry.at)
-        results.append([entry for entry in told if since is None or entry.at > since][-MAX_HISTORY_ENTRIES:])
-    return results
+    rows = tx.execute(_NEWEST, {"seq": job.seq, "most": MAX_HISTORY_ENTRIES, "purged": PURGED})
+    noted = [(at, type, msgspec.json.decode(data)) for at, type, data in rows]
+    since = max((at for at, type, _ in noted if type == PURGED), default=None)
+    told = sorted(_entries(job, noted), key=lambda entry: entry.at)
+    return [entry for entry in told if since is None or entry.at > since][-MAX_HISTORY_ENTRIES:]
 
 
 # A purge counts whatever its age: it also hides entries that follow from the job's row.
@@ -124,10 +117,7 @@ def purge_history(tx: Transaction, ids: Sequence[str]) -> list[int | OjsterError
     return results
 
 
-_Noted = tuple[int, str, Mapping[str, Any]]
-
-
-def _entries(job: Job, noted: Sequence[_Noted]) -> Iterator[Entry]:
+def _entries(job: Job, noted: Sequence[tuple[int, str, Mapping[str, Any]]]) -> Iterator[Entry]:
     facts = _facts_of(job.envelope)
     size = len(facts.args)
     created = {"queue": job.queue, "type": job.type, "args_size_bytes": size}
@@ -239,22 +229,15 @@ class _Named(msgspec.Struct):
 _names_of: Final = msgspec.json.Decoder(_Named).decode
 
 
-def trace_lineage(tx: Transaction, ids: Sequence[str]) -> list[Lineage | OjsterError]:
+@for_each_job
+def trace_lineage(tx: Transaction, job: Job) -> Lineage:
     """Return the lineage of each job, or ``NotFound``."""
-    jobs = tx.find_jobs(ids)
-    results: list[Lineage | OjsterError] = []
-    for id in ids:
-        job = jobs.get(id)
-        if job is None:
-            results.append(no_job(id))
-            continue
-        names = _names_of(job.envelope)
-        before, after, root = _relatives(tx, job)
-        origin = origin_of(job.envelope)
-        parent = names.parent_id or (before[0] if before else origin.parent_id)
-        root_id = names.root_id or origin.root_id or root
-        results.append(Lineage(id, parent, root_id, names.workflow_id, job.superseded_by, before, after))
-    return results
+    names = _names_of(job.envelope)
+    before, after, root = _relatives(tx, job)
+    origin = origin_of(job.envelope)
+    parent = names.parent_id or (before[0] if before else origin.parent_id)
+    root_id = names.root_id or origin.root_id or root
+    return Lineage(job.id, parent, root_id, names.workflow_id, job.superseded_by, before, after)
 
 
 def _relatives(tx: Transaction, job: Job) -> tuple[list[str], dict[str, Json], str | None]:

@@ -5,8 +5,9 @@ Spec: ojs-core 7.7 (INFO)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -16,6 +17,8 @@ from ojster.core.job import Job
 from ojster.core.parsing import Bounded, PageLimit, PageOffset
 from ojster.core.tenant import NO_TENANT_END, NO_TENANT_START, called, names_of
 from ojster.storage.transaction import Transaction
+
+R = TypeVar("R")
 
 DEFAULT_PAGE: Final = 50
 """Default number of jobs in a page."""
@@ -163,6 +166,19 @@ def find_owners(tx: Transaction, requests: Sequence[tuple[str, ...]]) -> list[di
 def no_job(id: str) -> NotFound:
     """Return the error for a job that does not exist."""
     return NotFound(f"There is no job {id}.", resource_type="job", resource_id=id)
+
+
+def for_each_job(
+    function: Callable[[Transaction, Job], R],
+) -> Callable[[Transaction, Sequence[str]], list[R | NotFound]]:
+    """Make a transaction function that takes ids of one that reads a single job; a job that is missing is refused."""
+
+    @wraps(function)
+    def for_all(tx: Transaction, ids: Sequence[str]) -> list[R | NotFound]:
+        jobs = tx.find_jobs(ids)
+        return [function(tx, jobs[id]) if id in jobs else no_job(id) for id in ids]
+
+    return for_all
 
 
 def count_jobs(tx: Transaction, queues: Sequence[str | None]) -> list[dict[str, dict[str, int]]]:

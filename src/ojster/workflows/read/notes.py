@@ -6,9 +6,9 @@ from typing import Final
 
 import msgspec
 
-from ojster.core.errors import OjsterError
+from ojster.core.job import Job
 from ojster.core.timestamps import format_timestamp
-from ojster.jobs.queries import no_job
+from ojster.jobs.queries import for_each_job
 from ojster.storage.call import for_each, returns_refusal
 from ojster.storage.transaction import Transaction
 from ojster.workflows.notes import Note
@@ -19,14 +19,11 @@ MAX_NOTES_RETURNED: Final = 1_000
 """Maximum number of notes returned for a workflow: the newest ones."""
 
 
-@for_each
-def of_jobs(tx: Transaction, id: str) -> list[Note] | OjsterError:
+@for_each_job
+def of_jobs(tx: Transaction, job: Job) -> list[Note]:
     """Return the notes of each job, the oldest first."""
-    job = tx.find_jobs([id]).get(id)
-    if job is None:
-        return no_job(id)
     rows = tx.execute("SELECT at, note FROM notes WHERE seq = :seq ORDER BY number", {"seq": job.seq})
-    return [Note(msgspec.Raw(note), format_timestamp(at), id) for at, note in rows]
+    return [Note(msgspec.Raw(note), format_timestamp(at), job.id) for at, note in rows]
 
 
 @for_each
