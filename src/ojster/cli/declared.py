@@ -17,6 +17,7 @@ from ojster.core.errors import InvalidRequest
 from ojster.core.timestamps import parse_timestamp, system_clock
 
 Command = Callable[..., Any]
+"""The function of a command, whose parameters its decorators add and take away."""
 
 NEVER: Final = "never"
 """Stands for a duration without end."""

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from ojster.storage.postgres.url import PostgresUrl
 
 Diagnosis = tuple[bool, str]
+"""Whether all is well, and what was seen."""
+
 Check = tuple[str, Callable[[], Diagnosis]]
+"""What is examined, for people, and what examines it."""
 
 SLOW_COMMIT_MS: Final = 50.0
 """Commit time from which the check fails, in milliseconds."""

@@ -92,12 +92,12 @@ async def upload(
             if failures > PATIENCE:
                 raise
             await _pause(failures)
-            file = await _found(client, file, new)
+            file = await _state_of(client, file, new)
             failures = 0 if file.offset > before else failures
     return file
 
 
-async def _found(client: Client, file: File, new: NewFile) -> File:
+async def _state_of(client: Client, file: File, new: NewFile) -> File:
     """Return the state of an upload, as last known if the server is unreachable; begin again if the file is gone."""
     try:
         return await client.files.find(file.id)

@@ -14,7 +14,6 @@ from ojster.collections.items import (
     Item,
     Kind,
     Lookup,
-    Lookups,
     Matching,
     NewItem,
     PromisedItem,
@@ -302,7 +301,7 @@ def _templates(tx: Transaction, key: str, lookup: Lookup) -> list[Item]:
     return [item for item in items if lookup.may_match(item.name, item.category)]
 
 
-def look_up(tx: Transaction, lookups: Lookups, tenant: str, workflow: int | None) -> list[Item]:
+def look_up(tx: Transaction, lookups: tuple[Lookup, ...], tenant: str, workflow: int | None) -> list[Item]:
     """Return the items that lookups match, each lookup's in insertion order, and each item once.
 
     Raises

@@ -239,10 +239,8 @@ DATA_QUERY: Final = ("data", "data_startswith", "data_endswith", "data_contains"
 ITEM_QUERY: Final = ("name", "name_startswith", "name_endswith", "name_contains", "category", *DATA_QUERY, "history")
 """HTTP query parameters that filter the items of a collection."""
 
-Lookups = tuple[Lookup, ...]
 
-
-def read_lookup(raw: bytes | msgspec.Raw) -> tuple[Lookups, bool]:
+def read_lookup(raw: bytes | msgspec.Raw) -> tuple[tuple[Lookup, ...], bool]:
     """Return the lookups in the value of ``$lookup``, and whether it looks up a single item.
 
     The value is ``COLLECTION/NAME`` (a single item), a filter object, or an array of both.

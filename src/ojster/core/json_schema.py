@@ -133,8 +133,8 @@ def breaking_changes(old: Any, new: Any, where: str = "args") -> list[str]:
     if new.get("additionalProperties") is False and old.get("additionalProperties", True) is not False:
         changes.append(f"Additional fields of {where} are forbidden now.")
     for name, widens in _BOUNDS.items():
-        limit, former = new.get(name), old.get(name)
-        if limit is not None and (former is None or (limit < former if widens else limit > former)):
+        limit, previous = new.get(name), old.get(name)
+        if limit is not None and (previous is None or (limit < previous if widens else limit > previous)):
             changes.append(f"{name} of {where} was narrowed to {limit}.")
     if "enum" in new and (gone := _removed(old.get("enum", [None]), new["enum"])):
         changes.append(f"Values of {where} were removed: {', '.join(map(repr, gone))[:200]}.")

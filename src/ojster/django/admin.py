@@ -15,14 +15,12 @@ from django.urls import NoReverseMatch, reverse
 
 from ojster.django.urls import is_superuser
 
-AppList = list[dict[str, Any]]
 
-
-def with_dashboard(list_apps: Callable[..., AppList]) -> Callable[..., AppList]:
+def with_dashboard(list_apps: Callable[..., list[dict[str, Any]]]) -> Callable[..., list[dict[str, Any]]]:
     """Return the list of an admin's applications with the dashboard, for those who may see it."""
 
     @wraps(list_apps)
-    def listed(request: HttpRequest, app_label: str | None = None) -> AppList:
+    def listed(request: HttpRequest, app_label: str | None = None) -> list[dict[str, Any]]:
         apps = list_apps(request, app_label)
         address = _address() if app_label is None and is_superuser(request.user) else None
         return apps if address is None else [*apps, _entry(address)]

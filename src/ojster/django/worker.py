@@ -15,8 +15,8 @@ from ojster.django.backend import backends  # noqa: E402  (Django must be set up
 
 autodiscover_modules("tasks")
 
-if not (_found := backends()):
+if not (_backends := backends()):
     raise RuntimeError("No backend in TASKS is 'ojster.django.backend.OjsterBackend'. Name one in Django's settings.")
 
-app = _found[0].app
+app = _backends[0].app
 """The application of the first backend."""

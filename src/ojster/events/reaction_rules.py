@@ -57,7 +57,6 @@ class RetryWithDelays(
 
 
 Action = Enqueue | StartWorkflow | Collect | Notify | RetryWithDelays | Record | SkipIfUnchanged | SkipIfChanged
-Reactions = dict[JobEvent, tuple[Action, ...]]
 
 NEEDS: Final[dict[str, tuple[Operation, ...]]] = {
     "enqueue": (Operation.ENQUEUE,),
@@ -83,10 +82,10 @@ def needs_of(action: Mapping[str, Any]) -> tuple[Operation, ...]:
     return () if is_own or not isinstance(kind, str) else NEEDS.get(kind, ())
 
 
-_decode: Final = msgspec.json.Decoder(Reactions).decode
+_decode: Final = msgspec.json.Decoder(dict[JobEvent, tuple[Action, ...]]).decode
 
 
-def read_reactions(raw: bytes | msgspec.Raw) -> Reactions:
+def read_reactions(raw: bytes | msgspec.Raw) -> dict[JobEvent, tuple[Action, ...]]:
     """Return the reactions of a job. The jobs and workflows in them are not validated here.
 
     Raises
@@ -98,7 +97,7 @@ def read_reactions(raw: bytes | msgspec.Raw) -> Reactions:
 
 
 @cache_short(1024)
-def _read_reactions(raw: bytes) -> Reactions:
+def _read_reactions(raw: bytes) -> dict[JobEvent, tuple[Action, ...]]:
     """Parse reactions, with a cache: jobs of a type mostly have the same."""
     try:
         reactions = _decode(raw)
@@ -141,7 +140,7 @@ def _check_places(event: JobEvent, actions: Sequence[Action]) -> None:
                 check_item_name(action.provides)
 
 
-def reactions_of(envelope: bytes) -> Reactions:
+def reactions_of(envelope: bytes) -> dict[JobEvent, tuple[Action, ...]]:
     """Return the reactions of a stored job; raises the errors of ``read_reactions``."""
     return read_reactions(stored_reactions(envelope))
 

@@ -379,7 +379,7 @@ class ResourceLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             An attribute exceeds its limit.
         """
         for name in ("gpu_count", "gpu_memory_gb", "memory_gb", "timeout_seconds"):
-            most, wanted = getattr(self, f"max_{name}"), _given(members, name)
+            most, wanted = getattr(self, f"max_{name}"), _value_of(members, name)
             if name == "gpu_count" and wanted is None:
                 wanted = (needs := read_resources(members).needs) and needs.gpus
             if most is not None and wanted is not None and wanted > most:
@@ -389,18 +389,18 @@ class ResourceLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ("priority_class", self.allowed_priority_classes),
             ("model_id", self.allowed_models),
         ):
-            wanted = _given(members, name)
+            wanted = _value_of(members, name)
             if allowed is not None and wanted is not None and wanted not in allowed:
                 raise _exceeds_limit(
                     queue, name, f"{wanted!r}, but must be one of: {', '.join(allowed)}", list(allowed)
                 )
-        uri, prefixes = _given(members, "checkpoint_storage_uri"), self.allowed_checkpoint_prefixes
+        uri, prefixes = _value_of(members, "checkpoint_storage_uri"), self.allowed_checkpoint_prefixes
         if prefixes is not None and uri is not None and not uri.startswith(prefixes):
             shown = f"{uri!r}, but must begin with one of: {', '.join(prefixes)}"
             raise _exceeds_limit(queue, "checkpoint_storage_uri", shown, list(prefixes))
 
 
-def _given(members: Mapping[str, msgspec.Raw], name: str) -> Any:
+def _value_of(members: Mapping[str, msgspec.Raw], name: str) -> Any:
     raw = members.get(PREFIX + name)
     return None if raw is None else read_value(raw, PREFIX + name)
 

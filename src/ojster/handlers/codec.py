@@ -232,7 +232,7 @@ class Encryption:
                 f"The key {key_id!r} cannot decrypt the arguments: they were encrypted with another key, or altered."
             ) from None
 
-    def stand_in(self, data: bytes) -> str:
+    def digest(self, data: bytes) -> str:
         """Return a keyed digest of data, for equality checks by parties that do not have the key.
 
         Parameters
@@ -273,7 +273,7 @@ class Codecs:
         if (unique := options.get("unique")) is not None:
             policy = parse_unique_policy(unique)
             queue = options.get("queue", DEFAULT_QUEUE)
-            told[UNIQUE] = self._stand_in(
+            told[UNIQUE] = self._digest(
                 fingerprint(policy, type=type, queue=queue, args=msgspec.json.decode(args), meta=meta)
             )
             kept = {name: unique[name] for name in ("period", "states", "on_conflict") if name in unique}
@@ -292,11 +292,11 @@ class Codecs:
 
         The key is named before a colon: digests by different keys cannot be compared.
         """
-        return f"{self._key_id}:{self._stand_in(digest)}" if self._key_id else digest
+        return f"{self._key_id}:{self._digest(digest)}" if self._key_id else digest
 
-    def _stand_in(self, digest: str) -> str:
+    def _digest(self, text: str) -> str:
         encryption: Encryption | None = next((codec for codec in self._chain if isinstance(codec, Encryption)), None)
-        return encryption.stand_in(digest.encode()) if encryption else digest
+        return encryption.digest(text.encode()) if encryption else text
 
     @property
     def _names(self) -> list[str]:

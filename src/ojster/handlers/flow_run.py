@@ -19,12 +19,10 @@ from ojster.handlers.job_type import JobType
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Beside = Callable[[Flow, FlowExecution], Coroutine[Any, Any, None]]
-
 
 async def run_flow(
     function: Callable[Concatenate[Flow, P], Awaitable[R]],
-    beside: Iterable[Beside],
+    beside: Iterable[Callable[[Flow, FlowExecution], Coroutine[Any, Any, None]]],
     declared: JobType[Any, Any],
     context: JobContext,
     *args: P.args,

@@ -11,9 +11,9 @@ import msgspec
 from ojster.client.interface import Client
 from ojster.client.plain_methods import plain
 from ojster.core.job import Job
-from ojster.core.property_values import Changes, PropertyConflict
+from ojster.core.property_values import Changes, Property, PropertyConflict
 from ojster.core.values import to_json
-from ojster.workflows.properties import Properties, PropertyChange
+from ojster.workflows.properties import PropertyChange
 
 R = TypeVar("R")
 
@@ -168,7 +168,7 @@ class SharedProperties:
 
     update = plain(aupdate)
 
-    async def _read(self) -> Properties:
+    async def _read(self) -> dict[str, Property]:
         return await self._client.workflows.properties(self._id)
 
     async def _change(self, changes: Changes) -> None:

@@ -116,7 +116,7 @@ def _newest(tx: Transaction, chosen: JobFilter, tenant: str | None) -> tuple[dic
     """
     bounds = of_tenant | times | {"most": MAX_EXAMINED}
     if chosen.is_searched:
-        return _found(tx, chosen, window, f"{inside} AND {outside}", bounds)
+        return _matching(tx, chosen, window, f"{inside} AND {outside}", bounds)
     rows = tx.execute(
         f"""
         SELECT {_COLUMNS}, matches, count(*), min(created_at)
@@ -134,7 +134,7 @@ def _newest(tx: Transaction, chosen: JobFilter, tenant: str | None) -> tuple[dic
 _COLUMNS: Final = "state, queue, type, error_type"
 
 
-def _found(
+def _matching(
     tx: Transaction, chosen: JobFilter, window: str, condition: str, bounds: dict[str, Any]
 ) -> tuple[dict[_Combination, int], int, bool]:
     """Count the jobs of a window whose contents match, as ``_newest`` does, at most as many as ``MAX_COMPARED``."""

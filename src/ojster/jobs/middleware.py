@@ -18,6 +18,7 @@ from ojster.core.parsing import read_value
 from ojster.core.refusals import JobDropped
 
 JobRequest = dict[str, Any]
+"""The request for a job, decoded, which middleware may change."""
 
 EnqueueFunction = Callable[[JobRequest], Awaitable[JobRequest | None]]
 

@@ -184,12 +184,12 @@ def in_words(operation: str, path: Mapping[str, str], body: bytes | None, answer
     elif operation in _MANY:
         words = _many(operation, path, members, answer)
     else:
-        words = _one(_WORDS[operation], path, members)
+        words = _filled(_WORDS[operation], path, members)
     preview = "previewed, and did not do: " if members.get("dry_run") is True else ""
     return printable(preview + words)
 
 
-def _one(template: str, path: Mapping[str, str], members: Mapping[str, Any]) -> str:
+def _filled(template: str, path: Mapping[str, str], members: Mapping[str, Any]) -> str:
     places = {place for _, place, _, _ in Formatter().parse(template) if place}
     known = {**members, **path}
     named = {place: _text(known[place]) for place in places & known.keys()}

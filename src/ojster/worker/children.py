@@ -50,13 +50,13 @@ class ChildCrashed(Exception):
 class ReleasedInChild(Released):
     """A handler released its job in its child process."""
 
-    def __init__(self, what: Release) -> None:
-        super().__init__(what.then)
-        self._what = what
+    def __init__(self, release: Release) -> None:
+        super().__init__(release.then)
+        self._release = release
 
     def release(self, job_id: str, worker_id: str, attempt: int) -> Release:
         """Return the release to report to the server."""
-        return msgspec.structs.replace(self._what, job_id=job_id, worker_id=worker_id, attempt=attempt)
+        return msgspec.structs.replace(self._release, job_id=job_id, worker_id=worker_id, attempt=attempt)
 
 
 class _Child:

@@ -10,7 +10,7 @@ import msgspec
 from ojster.client.interface import Client
 from ojster.core.errors import InvalidRequest, OjsterError
 from ojster.core.json_objects import read_members
-from ojster.core.property_values import Changes, check_changes
+from ojster.core.property_values import Changes, Property, check_changes
 from ojster.core.timestamps import parse_timestamp
 from ojster.core.values import to_json
 from ojster.handlers.context import JobContext
@@ -19,7 +19,6 @@ from ojster.jobs.code import ATTRIBUTE, read_code
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Release, Then
 from ojster.sandbox.sandbox import CodeFailed, End, Sandbox, SandboxRequest
-from ojster.workflows.properties import Properties
 
 log: Final = logging.getLogger(__name__)
 
@@ -29,26 +28,26 @@ _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 class ReleasedByCode(Released):
     """The code released its job."""
 
-    def __init__(self, what: dict[str, Any]) -> None:
-        super().__init__(str(what.get("then")))
-        self._what = what
-        result = what.get("result")
+    def __init__(self, members: dict[str, Any]) -> None:
+        super().__init__(str(members.get("then")))
+        self._members = members
+        result = members.get("result")
         self._result = None if result is None else to_json(result)
 
     def release(self, job_id: str, worker_id: str, attempt: int) -> Release:
         """Return the release to report to the server."""
-        what = self._what
-        then: Then = next((known for known in get_args(Then) if known == what.get("then")), "queue")
+        members = self._members
+        then: Then = next((known for known in get_args(Then) if known == members.get("then")), "queue")
         return Release(
             job_id,
             worker_id,
             attempt,
-            delay=_micros(what.get("delay")) or 0,
+            delay=_micros(members.get("delay")) or 0,
             then=then,
-            again=what.get("again") is True,
-            wait=_micros(what.get("timeout")),
-            not_before=_moment(what.get("until")),
-            deadline=_moment(what.get("deadline")),
+            again=members.get("again") is True,
+            wait=_micros(members.get("timeout")),
+            not_before=_moment(members.get("until")),
+            deadline=_moment(members.get("deadline")),
             result=self._result,
         )
 
@@ -92,7 +91,7 @@ class CodeRunner:
             The code released its job.
         """
         code = read_code(read_members(context.job.envelope, "The job").get(ATTRIBUTE, b"null"))
-        known: Properties = {}
+        known: dict[str, Property] = {}
         params: dict[str, Any] = {}
         target = None
         if context.workflow_id is not None:
@@ -137,7 +136,7 @@ class CodeRunner:
         return end.result
 
 
-def _changes(known: Properties, end: End) -> Changes | None:
+def _changes(known: dict[str, Property], end: End) -> Changes | None:
     """Return the property changes of the code, with expected versions so that no concurrent change is overwritten."""
     if end.properties is None:
         return None

@@ -10,6 +10,7 @@ from typing import Final
 from ojster.core.access import ADMIN_ONLY, CANCEL, CANCEL_OR_DEQUEUE
 from ojster.core.calls import Call, Calls, Handled
 from ojster.core.json_objects import Members
+from ojster.core.property_values import Property
 from ojster.jobs.answer_wire import ChangedJobAnswer
 from ojster.jobs.failure import Failure
 from ojster.jobs.sweeps import MAX_SWEEP_SECONDS, Sweep
@@ -33,7 +34,7 @@ from ojster.workflows.bulk_wire import (
     ForkWorkflowsBody,
 )
 from ojster.workflows.notes import Note
-from ojster.workflows.properties import Properties, PropertyChange
+from ojster.workflows.properties import PropertyChange
 from ojster.workflows.read.info import WorkflowInfo, WorkflowPage
 from ojster.workflows.read.levels import Level, LevelRequest
 from ojster.workflows.read.selection import WorkflowConditions, WorkflowFilter
@@ -89,7 +90,7 @@ class WorkflowCalls(Calls):
         raise NotImplementedError
 
     async def cancel(self, workflow_id: str, *, stop_active: bool = False) -> WorkflowInfo:
-        """Cancel a workflow."""
+        """Cancel a workflow. Active jobs may finish; with ``stop_active``, they are cancelled, too."""
         raise NotImplementedError
 
     async def select(self, chosen: WorkflowFilter) -> WorkflowPage:
@@ -123,7 +124,7 @@ class WorkflowCalls(Calls):
         """Show the results of ended steps, by branch and in the order in which they ended, and the current steps."""
 
     @Call("GET", f"{_ONE}/properties", "show_properties", _TAG, PropertiesAnswer)
-    async def properties(self, workflow_id: str) -> Properties:
+    async def properties(self, workflow_id: str) -> dict[str, Property]:
         """Show the shared properties of a workflow, each with its version."""
 
     @Call(
@@ -136,7 +137,7 @@ class WorkflowCalls(Calls):
         large=True,
         needs=CANCEL_OR_DEQUEUE,
     )
-    async def change_properties(self, item: PropertyChange) -> Properties:
+    async def change_properties(self, item: PropertyChange) -> dict[str, Property]:
         """Change the shared properties of a workflow, all or none. Answers 409 if an ``expected`` version differs."""
 
     @_Steering(

@@ -13,8 +13,6 @@ from ojster.storage.call import for_each, returns_refusal
 from ojster.storage.transaction import Transaction
 from ojster.workflows.stored_workflow import get_workflow
 
-Properties = dict[str, Property]
-
 
 class PropertyChange(msgspec.Struct, frozen=True):
     """A request to change the properties of a workflow.
@@ -35,14 +33,14 @@ class PropertyChange(msgspec.Struct, frozen=True):
 
 @for_each
 @returns_refusal
-def read_all(tx: Transaction, id: str) -> Properties:
+def read_all(tx: Transaction, id: str) -> dict[str, Property]:
     """Return the properties of each workflow, by name."""
     return _read(tx, get_workflow(tx, id).seq)
 
 
 @for_each
 @returns_refusal
-def change(tx: Transaction, item: PropertyChange) -> Properties:
+def change(tx: Transaction, item: PropertyChange) -> dict[str, Property]:
     """Change properties; return all properties of the workflow, or the reason why the change was refused."""
     if item.job_id is None and (item.worker_id is not None or item.attempt is not None):
         raise InvalidRequest("'worker_id' and 'attempt' require a 'job_id'.", field="job_id")
@@ -124,7 +122,7 @@ def apply(tx: Transaction, workflow: int, changes: Changes) -> None:
     )
 
 
-def _read(tx: Transaction, workflow: int) -> Properties:
+def _read(tx: Transaction, workflow: int) -> dict[str, Property]:
     rows = tx.execute(
         """
         SELECT name, value, version

@@ -9,12 +9,12 @@ import msgspec
 from ojster.core.errors import InvalidRequest
 from ojster.core.ids import ids_beginning_with, is_job_id
 from ojster.core.parsing import refuse_unknown
+from ojster.core.property_values import Property
 from ojster.jobs.queries import no_workflow
 from ojster.jobs.scope import CapabilityService, accepted
 from ojster.jobs.service import MAX_WAIT_SECONDS
 from ojster.workflows import properties
 from ojster.workflows.calls import WorkflowCalls
-from ojster.workflows.properties import Properties
 from ojster.workflows.read import status, views
 from ojster.workflows.read.flow_levels import find_asked
 from ojster.workflows.read.info import WorkflowInfo, WorkflowPage
@@ -163,7 +163,7 @@ class WorkflowReading(CapabilityService, WorkflowCalls):
         name = None if definition is None else self.scope.named(definition)
         return await self.database.survey(status.count, (self.scope.tenant, name))
 
-    async def properties(self, workflow_id: str) -> Properties:
+    async def properties(self, workflow_id: str) -> dict[str, Property]:
         """Return the shared properties of a workflow, by name.
 
         Raises

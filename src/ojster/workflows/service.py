@@ -12,7 +12,7 @@ import msgspec
 
 from ojster.core.errors import OjsterError, PayloadTooLarge
 from ojster.core.json_objects import Members, without_nulls
-from ojster.core.property_values import check_changes
+from ojster.core.property_values import Property, check_changes
 from ojster.core.tenant import NOBODY
 from ojster.core.turns import in_turns, read_aside
 from ojster.jobs.failure import Failure
@@ -33,7 +33,7 @@ from ojster.workflows.plan.nested_definitions import Nested, complete_nested, ha
 from ojster.workflows.plan.planned_jobs import check_steps, complete_steps
 from ojster.workflows.plan.request import read_workflow, without_definition
 from ojster.workflows.plan.values import NewWorkflow
-from ojster.workflows.properties import Properties, PropertyChange
+from ojster.workflows.properties import PropertyChange
 from ojster.workflows.read import views
 from ojster.workflows.read.info import WorkflowInfo
 from ojster.workflows.read.views import WorkflowRequest
@@ -274,7 +274,7 @@ class WorkflowService(WorkflowReading):
         item = msgspec.structs.replace(item, by=self.scope.who)
         return await self._steered(item.workflow_id, suspensions.resume_workflows, item)
 
-    async def change_properties(self, item: PropertyChange) -> Properties:
+    async def change_properties(self, item: PropertyChange) -> dict[str, Property]:
         """Change shared properties of a workflow; return all of them.
 
         Raises

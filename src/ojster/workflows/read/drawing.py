@@ -48,7 +48,7 @@ MARKS: Final = {
 }
 
 
-def draw(info: WorkflowInfo, format: Literal["mermaid", "svg"] = "mermaid") -> str:
+def draw(workflow: WorkflowInfo, format: Literal["mermaid", "svg"] = "mermaid") -> str:
     """Return a diagram of a workflow, as text.
 
     Raises
@@ -56,12 +56,12 @@ def draw(info: WorkflowInfo, format: Literal["mermaid", "svg"] = "mermaid") -> s
     ValueError
         The format is neither ``mermaid`` nor ``svg``.
     """
-    info = _without_hidden(info)
+    workflow = _without_hidden(workflow)
     match format:
         case "mermaid":
-            return _Mermaid(info).text()
+            return _Mermaid(workflow).text()
         case "svg":
-            return _Svg(info).text()
+            return _Svg(workflow).text()
     raise ValueError(f"A workflow can be drawn as 'mermaid' or 'svg', not {format!r}.")
 
 
@@ -118,20 +118,20 @@ def arrows_of(step: WorkflowInfo | StepInfo) -> Iterator[tuple[StepInfo, StepInf
 class _Mermaid:
     """A flowchart in Mermaid's syntax."""
 
-    def __init__(self, info: WorkflowInfo) -> None:
-        self._info = info
+    def __init__(self, workflow: WorkflowInfo) -> None:
+        self._workflow = workflow
         self._lines = ["flowchart LR"]
         self._names: dict[int, str] = {}
         self._groups = 0
 
     def text(self) -> str:
-        info = self._info
-        last = self._children(info, "  ")
-        for branch, label in ((info.on_error, "on error"), (info.on_cancel, "on cancel")):
+        workflow = self._workflow
+        last = self._children(workflow, "  ")
+        for branch, label in ((workflow.on_error, "on error"), (workflow.on_cancel, "on cancel")):
             if branch is not None:
                 name = self._step(branch, "  ")
                 self._lines += [f"  {previous} -. {label} .-> {name}" for previous in last[-1:]]
-        states = sorted({step.state for step in info.walk()})
+        states = sorted({step.state for step in workflow.walk()})
         for state in states:
             fill, stroke = COLOURS[state]
             self._lines.append(f"  classDef {state} fill:{fill},stroke:{stroke},color:#1c2430")
@@ -218,16 +218,16 @@ class _Box(msgspec.Struct):
 class _Svg:
     """An SVG document."""
 
-    def __init__(self, info: WorkflowInfo) -> None:
-        self._info = info
+    def __init__(self, workflow: WorkflowInfo) -> None:
+        self._workflow = workflow
         self._parts: list[str] = []
 
     def text(self) -> str:
-        page = self._container(self._info)
+        page = self._container(self._workflow)
         self._place(page, _PADDING, _PADDING + _TITLE)
         self._paint(page)
         width, height = page.width + 2 * _PADDING, page.height + 2 * _PADDING + _TITLE
-        title = _safe(f"{self._info.label} ({self._info.state})")
+        title = _safe(f"{self._workflow.label} ({self._workflow.state})")
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" '
             f'viewBox="0 0 {width:g} {height:g}" font-family="system-ui, sans-serif" font-size="12">\n'

@@ -13,14 +13,14 @@ from ojster.workflows.read.info import StepInfo, WorkflowInfo
 
 def preview(wire: Mapping[str, Any]) -> WorkflowInfo:
     """Return the initial state of a workflow that is not created."""
-    info = WorkflowInfo(id="", type=wire.get("type", "graph"), state="pending", name=wire.get("name"))
-    _preview_children(info, wire, "")
+    workflow = WorkflowInfo(id="", type=wire.get("type", "graph"), state="pending", name=wire.get("name"))
+    _preview_children(workflow, wire, "")
     for name in ("on_error", "on_cancel"):
         branch = wire.get(name)
         if branch is not None:
             branch = {"type": "chain", "steps": branch} if isinstance(branch, list) else branch
-            setattr(info, name, _preview_step(branch, 0, name))
-    return info
+            setattr(workflow, name, _preview_step(branch, 0, name))
+    return workflow
 
 
 def _preview_children(shown: WorkflowInfo | StepInfo, wire: Mapping[str, Any], place: str) -> None:

@@ -68,7 +68,7 @@ class WorkflowCancelled(Exception):
     """
 
 
-def result_of(info: WorkflowInfo) -> Any:
+def result_of(workflow: WorkflowInfo) -> Any:
     """Return the result of a workflow that has ended.
 
     Raises
@@ -76,12 +76,12 @@ def result_of(info: WorkflowInfo) -> Any:
     WorkflowCancelled, WorkflowFailed
         It has not completed.
     """
-    why = f": {info.error.message}" if info.error is not None else ""
-    match info.state:
+    why = f": {workflow.error.message}" if workflow.error is not None else ""
+    match workflow.state:
         case "completed":
-            result: Any = None if info.result is msgspec.UNSET else msgspec.json.decode(info.result)
-            return in_python(shape_of(info), result)
+            result: Any = None if workflow.result is msgspec.UNSET else msgspec.json.decode(workflow.result)
+            return in_python(shape_of(workflow), result)
         case "cancelled":
-            raise WorkflowCancelled(f"The workflow {info.id} was cancelled{why or '.'}")
+            raise WorkflowCancelled(f"The workflow {workflow.id} was cancelled{why or '.'}")
         case _:
-            raise WorkflowFailed(f"The workflow {info.id} is {info.state}{why}", info.error)
+            raise WorkflowFailed(f"The workflow {workflow.id} is {workflow.state}{why}", workflow.error)

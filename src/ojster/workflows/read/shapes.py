@@ -62,17 +62,17 @@ def shape_of_wire(wire: Mapping[str, Any]) -> ResultShape:
     return ResultShape(str(wire.get("type")), lambda: shape_of_wire(steps[-1]) if steps else None, member)
 
 
-def shape_of(info: WorkflowInfo | StepInfo) -> ResultShape | None:
+def shape_of(shown: WorkflowInfo | StepInfo) -> ResultShape | None:
     """Return the shape of the result of a workflow that is shown, or of one of its steps that has completed."""
-    if isinstance(info, StepInfo) and info.state != "completed":
-        if info.fallback is None or info.fallback.state != "completed":
+    if isinstance(shown, StepInfo) and shown.state != "completed":
+        if shown.fallback is None or shown.fallback.state != "completed":
             return None
-        return shape_of(info.fallback)
-    steps = [*(info.steps or ()), *(info.jobs or ())]  # of a large workflow, they are not shown
+        return shape_of(shown.fallback)
+    steps = [*(shown.steps or ()), *(shown.jobs or ())]  # of a large workflow, they are not shown
 
     def member(name: str) -> ResultShape | None:
-        if info.type == "graph":
+        if shown.type == "graph":
             return next((shape_of(step) for step in steps if name in (step.id, step.name)), None)
         return shape_of(steps[int(name)]) if int(name) < len(steps) else None
 
-    return ResultShape(info.type, lambda: shape_of(steps[-1]) if steps else None, member)
+    return ResultShape(shown.type, lambda: shape_of(steps[-1]) if steps else None, member)

@@ -151,14 +151,14 @@ def list_steps(tx: Transaction, chosen: StepFilter) -> StepPage:
     root, last = get_workflow(tx, chosen.workflow_id, tenant=chosen.tenant).numbers
     first = root + chosen.after
     if chosen.search:
-        return _found(tx, chosen, root, first, last)
+        return _matching(tx, chosen, root, first, last)
     rows = _rows(tx, chosen, first, last, chosen.limit + 1)
     page = rows[: chosen.limit]
     steps = [step for _, step in describe(tx, page) if chosen.state in (None, step.state)]
     return StepPage(steps, page[-1][0] - root if len(rows) > chosen.limit else None)
 
 
-def _found(tx: Transaction, chosen: StepFilter, root: int, first: int, last: int) -> StepPage:
+def _matching(tx: Transaction, chosen: StepFilter, root: int, first: int, last: int) -> StepPage:
     """Return what a search finds among the next ``MAX_EXAMINED`` steps."""
     ((last,),) = tx.execute("SELECT max(id) FROM nodes WHERE id >= ? AND id <= ?", (root, last))
     end = min(last, first + MAX_EXAMINED)

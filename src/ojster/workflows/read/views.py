@@ -89,23 +89,23 @@ def _summary(tx: Transaction, workflow: StoredWorkflow) -> WorkflowInfo:
 
 def _with_failures(tx: Transaction, workflow: StoredWorkflow) -> WorkflowInfo:
     """Return a workflow without its steps, with what they wait for, or why they failed, and its forks."""
-    info = _summary(tx, workflow)
-    info.forks = find_forks(tx, workflow)
+    shown = _summary(tx, workflow)
+    shown.forks = find_forks(tx, workflow)
     if workflow.state in FAILED:
-        info.error = failed_steps(tx, workflow, info.error)
-    return info
+        shown.error = failed_steps(tx, workflow, shown.error)
+    return shown
 
 
 def _without_steps(tx: Transaction, workflow: StoredWorkflow) -> WorkflowInfo:
     """Return a workflow that has too many steps to be shown with it, with its result or error."""
-    info = _with_failures(tx, workflow)
-    info.steps_omitted = True
+    shown = _with_failures(tx, workflow)
+    shown.steps_omitted = True
     if workflow.state == "completed":
         ((main,),) = tx.execute(
             "SELECT id FROM nodes WHERE parent = :root ORDER BY position LIMIT 1", {"root": workflow.root}
         )
-        info.result = msgspec.Raw(outcomes(tx, [main])[main].result or b"null")
-    return info
+        shown.result = msgspec.Raw(outcomes(tx, [main])[main].result or b"null")
+    return shown
 
 
 def workflow_rows(tx: Transaction, where: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
@@ -122,8 +122,8 @@ def summary_of(workflow: StoredWorkflow, waiting_for: Sequence[WaitingFor] = ())
         "completed_at": workflow.finished_at,
         "cancelled_at": workflow.cancelled_at,
     }
-    shown: dict[str, Any] = {name: format_timestamp(at) for name, at in times.items() if at is not None}
-    metadata |= shown
+    reached: dict[str, Any] = {name: format_timestamp(at) for name, at in times.items() if at is not None}
+    metadata |= reached
     metadata |= {
         "job_count": workflow.jobs,
         "completed_count": workflow.completed,
@@ -132,7 +132,7 @@ def summary_of(workflow: StoredWorkflow, waiting_for: Sequence[WaitingFor] = ())
     }
     error = None if workflow.error is None else _decode(workflow.error, type=WorkflowError)
     delay = workflow.expiration_delay
-    info = WorkflowInfo(
+    shown = WorkflowInfo(
         **{name: getattr(workflow, name) for name in _SAME},
         type="chain" if workflow.type == "flow" else workflow.type,
         kind="flow" if workflow.type == "flow" else None,
@@ -147,9 +147,11 @@ def summary_of(workflow: StoredWorkflow, waiting_for: Sequence[WaitingFor] = ())
         expires_at=None if workflow.expires_at is None else format_timestamp(workflow.expires_at),
         expiration_delay=None if delay is None else shown_expiration_delay(delay),
         metadata=metadata,
-        **shown,
+        **reached,
     )
-    return info if workflow.others is None else with_others(info, _decode(workflow.others, type=dict[str, msgspec.Raw]))
+    if workflow.others is None:
+        return shown
+    return with_others(shown, _decode(workflow.others, type=dict[str, msgspec.Raw]))
 
 
 _SAME: Final = (
@@ -187,19 +189,19 @@ class _View:
     def info(self) -> WorkflowInfo:
         self._read_relations()
         workflow = self._workflow
-        info = _summary(self._tx, workflow)
-        info.forks = find_forks(self._tx, workflow)
+        shown = _summary(self._tx, workflow)
+        shown.forks = find_forks(self._tx, workflow)
         main, *branches = self._children[workflow.root]
-        self._fill(info, main)
+        self._fill(shown, main)
         for branch in branches:
-            setattr(info, branch.name or "", self._step(branch))
+            setattr(shown, branch.name or "", self._step(branch))
         if main.state == NodeState.COMPLETED:
-            info.result = msgspec.Raw(outcomes(self._tx, [main.id])[main.id].result or b"null")
+            shown.result = msgspec.Raw(outcomes(self._tx, [main.id])[main.id].result or b"null")
         if workflow.state in FAILED:
-            info.error = self._error(main, info.error)
-        elif workflow.state == "cancelled" and info.error is None and (error := self._error(main, None)).errors:
-            info.error = error
-        return info
+            shown.error = self._error(main, shown.error)
+        elif workflow.state == "cancelled" and shown.error is None and (error := self._error(main, None)).errors:
+            shown.error = error
+        return shown
 
     def _read_relations(self) -> None:
         numbers = self._workflow.numbers

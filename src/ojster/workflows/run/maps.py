@@ -120,14 +120,14 @@ def add_to_mirrors(graph: LoadedGraph, workflow: StoredWorkflow, spec: Spec, pla
 def _plan(graph: LoadedGraph, node: Node, spec: Spec, elements: Sequence[msgspec.Raw], start: int) -> list[Plan]:
     assert spec.template is not UNSET
     tx, workflow, place = graph.tx, graph.workflow_of(node), graph.place_of(node)
-    stand_in, mirrors = by_number(node), mirrors_of(graph, workflow, spec)
+    container, mirrors = by_number(node), mirrors_of(graph, workflow, spec)
     context = PlanContext(tx.now, tx.settings.largest_job, workflow.id, workflow.tenant, workflow.metadata)
     plans: list[Plan] = []
     first = workflow.nodes
     for index, element in enumerate(elements, start):
-        stand_in.total = index
+        container.total = index
         added = AddedSteps(
-            container=stand_in,
+            container=container,
             path="$.do",
             place=place,
             inherited=spec.inherited,
