@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
-from ojster import App, Flow, InvalidRequest, Worker
+from ojster import App, Flow, InvalidRequest, Worker, chain
 from ojster.api.flows import FlowType
 from ojster.insight.attention import find_attention
+from ojster.jobs.claim_policy import Claim
+from ojster.jobs.sweeps import Sweep
 from ojster.service import Service
+from ojster.workflows.read.selection import WorkflowConditions
 from tests.waiting import PATIENCE
 from tests.worker.test_worker import working
 
@@ -71,6 +74,91 @@ async def test_code_that_supports_an_older_version_takes_over_its_runs(deploy: D
     await run.asend("paid")
     await work(deploy("new", version="2.0", versions=versions))
     assert await run.aresult() == "new"
+
+
+async def pin(flow: FlowType[Any, str], version: str, from_version: str | None = None, **chosen: Any) -> Sweep:
+    """Pin runs of a flow; a dry run before says the same."""
+    bulk = flow.app.client().workflow_bulk
+    conditions = WorkflowConditions(**chosen or {"name": "order"})
+    foreseen, swept = [
+        await bulk.pin(conditions, flow="order", version=version, from_version=from_version, dry_run=dry_run)
+        for dry_run in (True, False)
+    ]
+    assert [str(refusal) for _, refusal in foreseen.items] == [str(refusal) for _, refusal in swept.items]
+    return swept
+
+
+async def test_an_operator_moves_runs_to_another_version(deploy: Deploy) -> None:
+    old, new = deploy("old", version="1.0"), deploy("new", version="2.0")
+    one, two, other = [await old.astart() for _ in range(3)]
+    await work(old)
+    assert [id for id, _ in (await pin(old, "2.0", ids=(one.id,))).items] == [one.id]
+    for run in (one, two, other):
+        await run.asend("paid")
+    async with working(new.app):  # type: ignore[arg-type]  # it is an App
+        assert await one.aresult(PATIENCE) == "new"
+        assert (await two.arefresh()).state == "running"
+        swept = await pin(old, "2.0", "1.0")  # wakes the worker
+        assert {id for id, _ in swept.items} == {two.id, other.id}
+        assert [await run.aresult(PATIENCE) for run in (two, other)] == ["new", "new"]
+
+
+async def test_a_retry_and_a_fork_stay_with_the_version_to_which_a_run_was_moved(deploy: Deploy) -> None:
+    old = deploy("old", version="1.0")
+    run = await old.astart()
+    await work(old)
+    await pin(old, "2.0")
+    await run.acancel()
+    new = deploy("new", version="2.0")
+    await work(old, new)
+    await run.aretry()
+    fork = await run.afork()
+    for each in (run, fork):
+        await each.asend("paid")
+    await work(old)
+    assert {(await each.arefresh()).state for each in (run, fork)} == {"running"}
+    await work(new)
+    assert {await each.aresult() for each in (run, fork)} == {"new"}
+
+
+async def test_flows_inside_others_and_those_that_have_not_begun_are_moved(deploy: Deploy) -> None:
+    old, new = deploy("old", version="1.0"), deploy("new", version="2.0")
+
+    assert isinstance(old.app, App)
+
+    @old.app.job("first")
+    def first() -> None:
+        return None
+
+    run = await old.app.astart(chain(first.s(), old.s()), name="shop")
+    assert (await pin(old, "2.0", name="shop")).succeeded == 1
+    await run.asend("paid", step="1")
+    await work(old)
+    assert (await run.arefresh()).state == "running"
+    await work(new)
+    assert await run.aresult() == "new"
+
+
+async def test_what_has_ended_runs_or_is_another_flow_is_not_moved(deploy: Deploy) -> None:
+    flow = deploy("old", version="1.0")
+    ended, waiting, running = [await flow.astart() for _ in range(3)]
+    await ended.asend("paid")
+    await work(flow)
+    service = flow.app.client()
+    assert isinstance(service, Service)
+    await running.asend("paid")
+    assert await service.jobs.fetch(Claim(("default",), 1, "w1"))
+    swept = await pin(flow, "2.0", ids=(ended.id, running.id))
+    reasons = {id: str(refusal) for id, refusal in swept.items}
+    assert "is completed, and keeps its version" in reasons[ended.id]
+    assert "runs on the worker 'w1'" in reasons[running.id]
+    for version, from_version in (("1.0", None), ("1.0.0", None), ("2.0", "3.0")):
+        assert (await pin(flow, version, from_version)).matched == 0
+        ((_, refusal),) = (await pin(flow, version, from_version, ids=(waiting.id,))).items
+        assert "has no flow 'order'" in str(refusal)
+    for version, from_version in (("two", None), ("2.0", "x")):
+        with pytest.raises(InvalidRequest, match="is not a version"):
+            await pin(flow, version, from_version)
 
 
 async def test_a_run_without_a_version_goes_on_anywhere(deploy: Deploy) -> None:

@@ -611,6 +611,19 @@ SCENES: Final[dict[str, Scene]] = {
             "idempotency_key": ShownBy("workflows/test_workflow_bulk_over_http.py", _SAME_KEY),
         },
     ),
+    "PinWorkflowsBody": Scene(
+        ("POST", "/workflows/pin", {"filter": {"type": "flow"}, "flow": "a", "version": "2.0"}),
+        {
+            "filter": {"type": "chain"},
+            "flow": "b",
+            "version": "3.0",
+            "from_version": "4.0",
+            "dry_run": True,
+            "idempotency_key": ShownBy("workflows/test_workflow_bulk_over_http.py", _SAME_KEY),
+        },
+        (("POST", "/workflows", {"id": "w1", "type": "flow", "job": step() | {"version": "1.0"}}),),
+        (*W1, *LIST),
+    ),
     "MessageBody": Scene(
         ("POST", "/workflows/w1/messages", {"name": "m"}),
         {

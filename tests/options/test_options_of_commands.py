@@ -203,6 +203,7 @@ OPTION_BASES: Final[dict[str, dict[str, Any]]] = {
     **{f"jobs {action} dry_run": _SURE for action in ("cancel", "delete", "retry")},
     **{f"workflows {action} dry_run": _SURE for action in ("cancel", "delete", "fork", "hold", "release", "retry")},
     **{f"prune {name}": _ASKS for name in ("completed", "cancelled", "discarded", "dead_letter", "audit")},
+    "flows pin dry_run": _SURE,
     "workflows cancel step": _NO_NAME | _ONE,
     "workflows retry step": _NO_NAME | _ONE,
     "workflows fork args": _NO_NAME | _ONE,

@@ -152,6 +152,7 @@ STOPS: dict[str, dict[str, Any] | None] = {
     "POST /workflows/{workflow}/hold": {},
     "POST /workflows/cancel": {"filter": {"type": "chain"}},
     "POST /workflows/hold": {"filter": {"type": "chain"}},
+    "POST /workflows/pin": {"filter": {"type": "flow"}, "flow": "a", "version": "2.0"},
     "POST /workflows/{workflow}/resume": {"error": "no"},
     "POST /workflows/{workflow}/steps/0/cancel": {},
     "POST /workflows/{workflow}/steps/0/dependencies": {"depends_on": ["x"]},

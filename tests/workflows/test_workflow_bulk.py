@@ -53,7 +53,8 @@ async def one_in_each_state(flow: WorkflowBench) -> dict[str, str]:
 
 
 async def sweep(service: Service, action: WorkflowAction, chosen: WorkflowConditions, **more: Any) -> Sweep:
-    swept: Sweep = await getattr(service.workflow_bulk, action)(chosen, **more)
+    what = {"flow": "a", "version": "2.0"} if action == WorkflowAction.PIN else {}
+    swept: Sweep = await getattr(service.workflow_bulk, action)(chosen, **what, **more)
     return swept
 
 

@@ -20,7 +20,8 @@ BASE = "/ojs/v1/workflows"
 
 async def prepare(flow: WorkflowBench, action: WorkflowAction) -> list[str]:
     """Create two workflows named ``n`` that the action changes, and one of another name."""
-    ids = [(await flow.create(chain(job("a")) | {"name": name})).id for name in ("n", "n", "other")]
+    step = {"type": "flow", "job": job("a", version="1.0")} if action is WorkflowAction.PIN else chain(job("a"))
+    ids = [(await flow.create(step | {"name": name})).id for name in ("n", "n", "other")]
     if action in (WorkflowAction.RETRY, WorkflowAction.FORK, WorkflowAction.DELETE):
         await flow.work("a")
     for id in ids if action is WorkflowAction.RELEASE else ():
@@ -28,12 +29,17 @@ async def prepare(flow: WorkflowBench, action: WorkflowAction) -> list[str]:
     return ids
 
 
+def what_of(action: WorkflowAction) -> dict[str, str]:
+    """Return what a request has beside its filter."""
+    return {"flow": "a", "version": "2.0", "from_version": "1.0"} if action is WorkflowAction.PIN else {}
+
+
 @pytest.mark.parametrize("action", WorkflowAction)
 async def test_a_dry_run_shows_a_sample_and_only_a_change_is_in_the_audit_log(
     http: Http, flow: WorkflowBench, action: WorkflowAction
 ) -> None:
     ids = await prepare(flow, action)
-    body = {"filter": {"name": "n"}}
+    body = {"filter": {"name": "n"}} | what_of(action)
     foreseen = await http("POST", f"{BASE}/{action}", body | {"dry_run": True})
     items = [{"workflow_id": id} for id in ids[:2]]
     expected = {"action": action, "matched": 2, "succeeded": 2, "failed": 0, "items": items}
@@ -55,10 +61,11 @@ async def test_the_client_gets_what_the_service_returns(
     connect(client, InMemoryTransport(http.client))
     call, local = getattr(client.workflow_bulk, action), getattr(flow.service.workflow_bulk, action)
     chosen = WorkflowConditions(name="n", params={}, created_after=1)
-    remote, here = await call(chosen, dry_run=True), await local(chosen, dry_run=True)
+    what = what_of(action)
+    remote, here = await call(chosen, dry_run=True, **what), await local(chosen, dry_run=True, **what)
     assert vars(remote) == vars(here)
-    assert [id for id, _ in (await call(chosen)).items] == ids[:2]
-    assert (await call(chosen)).succeeded == 0
+    assert [id for id, _ in (await call(chosen, **what)).items] == ids[:2]
+    assert (await call(chosen, **what)).succeeded == 0
 
 
 async def test_the_client_gets_the_reasons(http: Http, flow: WorkflowBench) -> None:

@@ -68,7 +68,7 @@ _FOLLOWED: Final[Mapping[str, tuple[str, ...]]] = {
         "retry_step",
         "activate",
     ),
-    "workflow_bulk": ("cancel", "retry", "fork", "release"),
+    "workflow_bulk": ("cancel", "retry", "fork", "release", "pin"),
     "flows": ("send", "broadcast"),
     "schedules": ("trigger", "backfill"),
 }

@@ -105,7 +105,7 @@ _ALL: Final = (
         "commands.flows:flows",
         "Talk to flows, export their runs, check their functions.",
         "workflows",
-        "broadcast check export published send stream update",
+        "broadcast check export pin published send stream update",
     ),
     CommandPlace(
         "definitions",

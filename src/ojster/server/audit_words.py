@@ -55,6 +55,7 @@ _MANY: Final = {
     "fork_workflows": ("ran again", "workflow"),
     "hold_workflows": ("held", "workflow"),
     "release_workflows": ("released", "workflow"),
+    "pin_workflows": ("pinned", "workflow"),
     "delete_workflows": ("deleted", "workflow"),
 }
 """For each operation on many jobs or workflows: what was done, and to what."""

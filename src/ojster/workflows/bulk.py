@@ -19,6 +19,7 @@ from ojster.workflows.run.cancellation import WorkflowCancellation, cancel_now, 
 from ojster.workflows.run.control import hold_now, refuse_hold, refuse_release, unhold_now
 from ojster.workflows.run.deletion import hide_now, refuse_deletion, subjects_of
 from ojster.workflows.run.fork import Fork, fork_once, refuse_fork
+from ojster.workflows.run.pins import Pin, pin_now, refuse_pin
 from ojster.workflows.run.retry import refuse_retry, retry_now
 from ojster.workflows.run.steps import steer
 from ojster.workflows.stored_workflow import StoredWorkflow, WorkflowState, find_workflow
@@ -32,6 +33,7 @@ class WorkflowAction(StrEnum):
     FORK = "fork"
     HOLD = "hold"
     RELEASE = "release"
+    PIN = "pin"
     DELETE = "delete"
 
     @property
@@ -46,6 +48,7 @@ _PAST: Final = {
     "fork": "forked",
     "hold": "held",
     "release": "released",
+    "pin": "pinned",
     "delete": "deleted",
 }
 
@@ -70,9 +73,10 @@ ALLOWED_STATES: Final[dict[WorkflowAction, tuple[str, ...]]] = {
     ),
     WorkflowAction.HOLD: _UNFINISHED,
     WorkflowAction.RELEASE: _UNFINISHED,
+    WorkflowAction.PIN: (*_UNFINISHED, WorkflowState.CANCELLING),
     WorkflowAction.DELETE: _FINISHED,
 }
-"""States in which workflows can be cancelled, retried, forked, held, released or deleted.
+"""States in which workflows can be cancelled, retried, forked, held, released, pinned or deleted.
 
 A cancelled one can be cancelled again, to stop its active jobs.
 """
@@ -83,6 +87,7 @@ DEFAULT_STATES: Final[dict[WorkflowAction, tuple[str, ...]]] = {
     WorkflowAction.FORK: (WorkflowState.FAILED, WorkflowState.COMPENSATED),
     WorkflowAction.HOLD: _UNFINISHED,
     WorkflowAction.RELEASE: _UNFINISHED,
+    WorkflowAction.PIN: (*_UNFINISHED, WorkflowState.CANCELLING),
     WorkflowAction.DELETE: _FINISHED,
 }
 """Default states of a filter that names none.
@@ -95,10 +100,12 @@ class WorkflowBatch(SweepBatch, frozen=True):
     """Part of the workflows that the filter ``chosen`` selected.
 
     ``stop_active``: a cancellation stops their active jobs, too. ``from_step``: they run again from this step on.
+    ``pin``: which flows are pinned to which version.
     """
 
     stop_active: bool = False
     from_step: str | None = None
+    pin: Pin = Pin()
     chosen: WorkflowConditions = WorkflowConditions()
 
 
@@ -113,7 +120,8 @@ def perform_batch(tx: Transaction, batch: WorkflowBatch) -> SweepBatchResult:
         change(run, workflow, batch)
 
     outcomes = {id: steer(tx, id, change_if_selected) for id in batch.ids}
-    result = _result({id: outcome if isinstance(outcome, OjsterError) else None for id, outcome in outcomes.items()})
+    refusals = {id: outcome if isinstance(outcome, OjsterError) else None for id, outcome in outcomes.items()}
+    result = _result(refusals, batch)
     if batch.action != WorkflowAction.DELETE:
         return result
     # Now: as soon as this is committed, retention may delete them, and with them what their jobs are called.
@@ -155,6 +163,10 @@ _ACTIONS: Final[dict[WorkflowAction, tuple[_Refuse, _Change]]] = {
         lambda tx, workflow, batch: refuse_release(workflow),
         lambda run, workflow, _: unhold_now(run, workflow),
     ),
+    WorkflowAction.PIN: (
+        lambda tx, workflow, batch: refuse_pin(tx, workflow, batch.pin),
+        lambda run, workflow, batch: pin_now(run, workflow, batch.pin),
+    ),
     WorkflowAction.DELETE: (
         lambda tx, workflow, batch: refuse_deletion(tx, workflow),
         lambda run, workflow, _: hide_now(run.tx, workflow),
@@ -166,7 +178,7 @@ _ACTIONS: Final[dict[WorkflowAction, tuple[_Refuse, _Change]]] = {
 @for_each
 def foresee_batch(tx: Transaction, batch: WorkflowBatch) -> SweepBatchResult:
     """Return what ``perform_batch`` would do now, and change nothing. Each workflow is judged for itself."""
-    return _result({id: _foresee(tx, id, batch) for id in batch.ids})
+    return _result({id: _foresee(tx, id, batch) for id in batch.ids}, batch)
 
 
 def _foresee(tx: Transaction, id: str, batch: WorkflowBatch) -> OjsterError | None:
@@ -177,9 +189,13 @@ def _foresee(tx: Transaction, id: str, batch: WorkflowBatch) -> OjsterError | No
     return refuse(tx, workflow, batch)
 
 
-def _result(refusals: dict[str, OjsterError | None]) -> SweepBatchResult:
-    """Return the results, without the workflows that are deleted, or that the filter would no longer select."""
-    kept = {id: refusal for id, refusal in refusals.items() if not isinstance(refusal, NotFound)}
+def _result(refusals: dict[str, OjsterError | None], batch: WorkflowBatch) -> SweepBatchResult:
+    """Return the results, without the workflows that are deleted, or that the filter would no longer select.
+
+    Of those that were named, also the ones are shown that have nothing to pin.
+    """
+    is_named = batch.action == WorkflowAction.PIN and batch.chosen.ids
+    kept = {id: refusal for id, refusal in refusals.items() if is_named or not isinstance(refusal, NotFound)}
     return SweepBatchResult(list(kept), list(kept.values()))
 
 

@@ -11,11 +11,13 @@ from ojster.files.service import FileService
 from ojster.jobs.extension import Erasure
 from ojster.jobs.scope import CapabilityService, Scope
 from ojster.jobs.sweeps import Sweep, sweep_all
+from ojster.jobs.versions import version_number
 from ojster.workflows.bulk import ALLOWED_STATES, COURSE, DEFAULT_STATES, WorkflowAction, WorkflowBatch
 from ojster.workflows.calls import WorkflowBulkCalls
 from ojster.workflows.filters import narrowing
 from ojster.workflows.read.selection import WorkflowConditions
 from ojster.workflows.run.deletion import delete_hidden, erase, find_hidden
+from ojster.workflows.run.pins import Pin
 
 ROWS_AT_ONCE: Final = 500
 """About how many rows of deleted workflows one transaction deletes."""
@@ -57,6 +59,23 @@ class WorkflowBulkService(CapabilityService, WorkflowBulkCalls):
         """Release workflows; see ``WorkflowBulkCalls.release``."""
         return await self._sweep(WorkflowAction.RELEASE, chosen, dry_run=dry_run)
 
+    async def pin(
+        self,
+        chosen: WorkflowConditions,
+        *,
+        flow: str,
+        version: str,
+        from_version: str | None = None,
+        dry_run: bool = False,
+    ) -> Sweep:
+        """Pin flows to a version; see ``WorkflowBulkCalls.pin``."""
+        self._check_not_only_own("pin")
+        for name, value in (("version", version), ("from_version", from_version)):
+            if value is not None and version_number(value) is None:
+                raise InvalidRequest(f"{value!r:.40} is not a version such as '2.0'.", field=name)
+        pin = Pin(flow, version, from_version)
+        return await self._sweep(WorkflowAction.PIN, chosen, pin=pin, dry_run=dry_run)
+
     async def delete(self, chosen: WorkflowConditions, *, dry_run: bool = False) -> Sweep:
         """Delete finished workflows; see ``WorkflowBulkCalls.delete``. When it returns, nothing of them is left.
 
@@ -96,6 +115,7 @@ class WorkflowBulkService(CapabilityService, WorkflowBulkCalls):
         *,
         stop_active: bool = False,
         from_step: str | None = None,
+        pin: Pin = Pin(),  # noqa: B008  (frozen)
         dry_run: bool,
     ) -> Sweep:
         self.scope.need_all_queues("A workflow")
@@ -117,5 +137,5 @@ class WorkflowBulkService(CapabilityService, WorkflowBulkCalls):
         names = {name: getattr(chosen, name) for name in ("definition", "cron_name")}
         named = {name: self.scope.named(value) for name, value in names.items() if value is not None}
         chosen = msgspec.structs.replace(self.scope.of_tenant(chosen), states=states, held=held, **named)
-        batch = WorkflowBatch(action, (), states, self.scope.who, stop_active, from_step, chosen)
+        batch = WorkflowBatch(action, (), states, self.scope.who, stop_active, from_step, pin, chosen)
         return await sweep_all(self.database, COURSE, chosen, batch, dry_run=dry_run)

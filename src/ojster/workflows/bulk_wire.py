@@ -11,7 +11,7 @@ from ojster.core.calls import Arguments
 from ojster.core.ids import new_id
 from ojster.core.shown_errors import error_of
 from ojster.core.timestamps import format_timestamp, parse_timestamp
-from ojster.core.wire import Count, Json, Timestamp
+from ojster.core.wire import Count, Identifier, Json, Timestamp
 from ojster.jobs.filters import filter_members
 from ojster.jobs.sweeps import Sweep
 from ojster.workflows.read.selection import WorkflowConditions
@@ -52,6 +52,18 @@ class ForkWorkflowsBody(BulkWorkflowsBody):
     from_step: str | None = None
 
 
+class PinWorkflowsBody(BulkWorkflowsBody, kw_only=True):
+    """The version to which the flows with the name ``flow`` are pinned, in all workflows that match ``filter``.
+
+    With ``from_version``, only those are that are pinned to it. With ``dry_run``, nothing is changed, and the answer
+    says what would be done.
+    """
+
+    flow: Identifier
+    version: Identifier
+    from_version: Identifier | None = None
+
+
 class BulkWorkflowBody(Struct):
     """The outcome of one workflow: ``error`` says why it was not changed."""
 
@@ -90,6 +102,8 @@ class BulkWorkflowsAnswer(Struct):
 
 
 BULK_WORKFLOWS: Final = msgspec.json.Decoder(BulkWorkflowsBody)
+
+PIN_WORKFLOWS: Final = msgspec.json.Decoder(PinWorkflowsBody)
 
 FORK_WORKFLOWS: Final = msgspec.json.Decoder(ForkWorkflowsBody)
 

@@ -32,6 +32,7 @@ from ojster.workflows.bulk_wire import (
     BulkWorkflowsBody,
     CancelWorkflowsBody,
     ForkWorkflowsBody,
+    PinWorkflowsBody,
 )
 from ojster.workflows.notes import Note
 from ojster.workflows.properties import PropertyChange
@@ -329,6 +330,31 @@ class WorkflowBulkCalls(Calls):
     )
     async def release(self, chosen: WorkflowConditions, *, dry_run: bool = False) -> Sweep:
         """Release all held workflows that match a ``filter``. With ``dry_run``, nothing is changed."""
+
+    @Handled(
+        "POST",
+        "/workflows/pin",
+        "pin_workflows",
+        _BULK,
+        BulkWorkflowsAnswer,
+        body=PinWorkflowsBody,
+        needs=CANCEL,
+        wait=MAX_SWEEP_SECONDS,
+    )
+    async def pin(
+        self,
+        chosen: WorkflowConditions,
+        *,
+        flow: str,
+        version: str,
+        from_version: str | None = None,
+        dry_run: bool = False,
+    ) -> Sweep:
+        """Pin all flows with the name ``flow`` in unfinished workflows that match a ``filter`` to a ``version``.
+
+        Only workers that support this version go on with them. With ``from_version``, only those are moved that are
+        pinned to it. Those that run in a worker now are refused. With ``dry_run``, nothing is changed.
+        """
 
     @Handled(
         "POST",

@@ -16,13 +16,14 @@ from ojster.cli.declared import Command
 from ojster.cli.option_rules import used_options
 from ojster.cli.options import ask, done, examples, parameter, with_json, with_url
 from ojster.cli.output import print_json
-from ojster.cli.workflow_selection import takes_workflow
+from ojster.cli.workflow_selection import sweep_workflows, sweeps_workflows, takes_workflow
 from ojster.client.interface import Client
 from ojster.core.timestamps import format_timestamp
 from ojster.handlers.codec import Codecs
 from ojster.handlers.flow_check import FlowFinding, check_flow
 from ojster.handlers.flow_export import export_flow
 from ojster.workflows.broadcast import Broadcast
+from ojster.workflows.bulk import ALLOWED_STATES, WorkflowAction
 from ojster.workflows.flow import MAX_WAIT_MS, FlowMessage
 from ojster.workflows.stream import StreamAddress
 
@@ -54,12 +55,13 @@ def with_codecs(command: Command) -> Command:
         f"ojster flows update {ID} put tea",
         f"ojster flows published {ID}",
         f"ojster flows stream {ID} tokens",
+        "ojster flows pin order.fulfil 2.0 --from 1.0",
         f"ojster flows export {ID} > run.json",
         "ojster flows check shop.app:app",
     )
 )
 def flows() -> None:
-    """Send messages to flows, ask them for answers, follow their streams, export their runs, check their functions."""
+    """Send messages to flows, ask them for answers, follow their streams, pin, export and check them."""
 
 
 @flows.command(
@@ -104,6 +106,27 @@ def broadcast(
     value = codecs.encode_value(_value(data))
     flows = ask(url, lambda client: client.flows.broadcast(Broadcast(name, key, value, idempotency_key)))
     done(f"{flows} flows waited for {name!r} with the key {key!r}.", as_json, {"sent": True, "flows": flows})
+
+
+@flows.command(
+    epilog=examples(
+        "ojster flows pin order.fulfil 2.0 --from 1.0 --dry-run",
+        f"ojster flows pin order.fulfil 2.0 --id {ID}",
+    )
+)
+@click.argument("flow")
+@click.argument("version")
+@click.option("--from", "from_version", metavar="VERSION", help="Only runs that are pinned to this version.")
+@sweeps_workflows
+@with_url
+@with_json
+def pin(flow: str, version: str, url: str, from_version: str | None, as_json: bool, **filters: Any) -> int:
+    """Let the runs of FLOW that have not ended, or the selected ones, go on with VERSION of its code."""
+    if not any(value for name, value in filters.items() if name not in ("yes", "dry_run")):
+        filters["states"] = ALLOWED_STATES[WorkflowAction.PIN]
+    return sweep_workflows(
+        WorkflowAction.PIN, url, as_json, filters, flow=flow, version=version, from_version=from_version
+    )
 
 
 @flows.command(epilog=examples(f"ojster flows update {ID} put tea", f"ojster flows update {ID} resize 3 --wait 60"))

@@ -17,6 +17,7 @@ from ojster.workflows.bulk_wire import (
     BULK_WORKFLOWS,
     CANCEL_WORKFLOWS,
     FORK_WORKFLOWS,
+    PIN_WORKFLOWS,
     BulkWorkflowsAnswer,
     BulkWorkflowsBody,
 )
@@ -32,7 +33,7 @@ def _bulk_endpoint(method: Callable[..., Awaitable[Sweep]], decoder: msgspec.jso
         raw = await request.body()
         body: BulkWorkflowsBody = request.decode(raw, decoder)
         chosen = narrowing_workflow_filter_of(body.filter)
-        options = {name: getattr(body, name) for name in ("stop_active", "from_step") if hasattr(body, name)}
+        options = {name: getattr(body, name) for name in body.__struct_fields__ if name not in _OF_ALL}
         call = getattr(request.service.workflow_bulk, name)
 
         async def answer() -> StoredReply:
@@ -47,6 +48,8 @@ def _bulk_endpoint(method: Callable[..., Awaitable[Sweep]], decoder: msgspec.jso
     return handle
 
 
+_OF_ALL: Final = BulkWorkflowsBody.__struct_fields__
+
 ROUTES: Final = endpoints_of(
     WorkflowBulkCalls,
     lambda service: service.workflow_bulk,
@@ -56,6 +59,7 @@ ROUTES: Final = endpoints_of(
         WorkflowBulkCalls.fork: _bulk_endpoint(WorkflowBulkCalls.fork, FORK_WORKFLOWS),
         WorkflowBulkCalls.hold: _bulk_endpoint(WorkflowBulkCalls.hold, BULK_WORKFLOWS),
         WorkflowBulkCalls.release: _bulk_endpoint(WorkflowBulkCalls.release, BULK_WORKFLOWS),
+        WorkflowBulkCalls.pin: _bulk_endpoint(WorkflowBulkCalls.pin, PIN_WORKFLOWS),
         WorkflowBulkCalls.delete: _bulk_endpoint(WorkflowBulkCalls.delete, BULK_WORKFLOWS),
     },
 )

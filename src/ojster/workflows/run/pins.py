@@ -1,0 +1,124 @@
+"""Pinning of flows that have not ended to another version of their code."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from ojster.core.errors import Conflict, NotFound, OjsterError
+from ojster.core.job import Job
+from ojster.core.job_table import JOB_COLUMNS
+from ojster.core.json_objects import stored_members
+from ojster.core.states import FINISHED, JobState
+from ojster.jobs.versions import version_number
+from ojster.storage.transaction import Held, Transaction
+from ojster.workflows.node import ENDED, Kind, body_number
+from ojster.workflows.plan.values import Spec, read_spec
+from ojster.workflows.run.advance import Advance
+from ojster.workflows.run.steps import require, wrong_state
+from ojster.workflows.stored_workflow import StoredWorkflow, emit
+
+_encode: Final = msgspec.json.Encoder().encode
+
+_ENDED: Final = ", ".join(f"'{state.value}'" for state in sorted(ENDED))
+
+
+class Pin(msgspec.Struct, frozen=True):
+    """Pins the flows with the name ``flow`` to ``version``; with ``from_version``, only those that are pinned to it."""
+
+    flow: str = ""
+    version: str = ""
+    from_version: str | None = None
+
+
+def refuse_pin(tx: Transaction, workflow: StoredWorkflow, pin: Pin) -> OjsterError | None:
+    """Return why the flows of a workflow cannot be pinned; ``None`` if they can. ``NotFound``: it has none of them."""
+    if workflow.finished_at is not None:
+        return wrong_state(
+            workflow,
+            f"The workflow {workflow.id} is {workflow.state}, and keeps its version. Retry or fork it first.",
+        )
+    specs = _flows_to_pin(tx, workflow, pin)
+    if not specs:
+        pinned = "" if pin.from_version is None else f" of the version {pin.from_version}"
+        message = f"The workflow {workflow.id} has no flow {pin.flow!r}{pinned} to pin to {pin.version}."
+        return NotFound(message, resource_type="flow", resource_id=pin.flow)
+    query = f"SELECT worker_id FROM jobs WHERE node {tx.among} AND state = 'active' LIMIT 1"
+    if running := tx.execute(query, (tx.integers(list(specs)),)):
+        return _runs(workflow, pin, running[0][0])
+    return None
+
+
+def pin_now(run: Advance, workflow: StoredWorkflow, pin: Pin) -> None:
+    """Pin the flows of a workflow that is locked; raise the refusal."""
+    tx = run.tx
+    require(refuse_pin(tx, workflow, pin))
+    specs = _flows_to_pin(tx, workflow, pin)
+    for id, spec in specs.items():
+        assert isinstance(spec.request, msgspec.Raw)
+        spec.request = msgspec.Raw(_with_version(bytes(spec.request), pin.version))
+        tx.execute("UPDATE node_specs SET spec = :spec WHERE id = :id", {"spec": spec.to_json(), "id": id})
+    query = f"SELECT {JOB_COLUMNS} FROM jobs WHERE node {tx.among}"
+    nodes = (tx.integers(list(specs)),)
+    # Here the workflow is locked before the jobs, so locked ones are not waited for: their transactions may wait here.
+    jobs = [Job(*row) for row in tx.execute(query + tx.skip_locked, nodes)]
+    if len(jobs) < len(tx.execute(query, nodes)):
+        raise Held(f"A flow of the workflow {workflow.id} is being changed.")
+    jobs = [job for job in jobs if job.state not in FINISHED]
+    tx.load_envelopes(jobs)
+    for job in jobs:
+        if job.state == JobState.ACTIVE:
+            raise _runs(workflow, pin, job.worker_id)
+        job.version, job.envelope = version_number(pin.version), _with_version(job.envelope, pin.version)
+        tx.execute("UPDATE jobs SET version = :version WHERE seq = :seq", {"version": job.version, "seq": job.seq})
+        tx.execute(
+            "UPDATE payloads SET stored = :envelope, shared = NULL, shared_at = NULL WHERE seq = :seq",
+            {"envelope": job.envelope, "seq": job.seq},
+        )
+        if job.state == JobState.AVAILABLE:
+            tx.make_fetchable(job)
+    run.graph.change(workflow)
+    emit(tx, "workflow.pinned", workflow, flow=pin.flow, version=pin.version)
+
+
+def _flows_to_pin(tx: Transaction, workflow: StoredWorkflow, pin: Pin) -> dict[int, Spec]:
+    """Return what the flows in a workflow need to start that are to be pinned, by the node of their function."""
+    low, high = workflow.numbers
+    flows = tx.execute(
+        f"""
+        SELECT id
+        FROM nodes
+        WHERE id BETWEEN :low AND :high AND kind = :kind AND state NOT IN ({_ENDED})
+        """,
+        {"low": low, "high": high, "kind": Kind.FLOW},
+    )
+    bodies = tx.integers([body_number(id) for (id,) in flows])
+    rows = tx.execute(f"SELECT id, spec FROM node_specs WHERE id {tx.among} ORDER BY id", (bodies,))
+    specs = {id: read_spec(spec) for id, spec in rows}
+    return {id: spec for id, spec in specs.items() if _is_meant(spec, pin)}
+
+
+def _is_meant(spec: Spec, pin: Pin) -> bool:
+    if not isinstance(spec.request, msgspec.Raw):
+        return False
+    request = msgspec.json.decode(spec.request, type=_Request)
+    pinned = None if request.version is None else version_number(request.version)
+    wanted = pin.from_version is None or pinned == version_number(pin.from_version)
+    return request.type == pin.flow and wanted and pinned != version_number(pin.version)
+
+
+class _Request(msgspec.Struct):
+    type: str
+    version: str | None = None
+
+
+def _with_version(request: bytes, version: str) -> bytes:
+    return _encode(stored_members(request) | {"version": msgspec.Raw(_encode(version))})
+
+
+def _runs(workflow: StoredWorkflow, pin: Pin, worker: str | None) -> Conflict:
+    return wrong_state(
+        workflow,
+        f"The flow {pin.flow!r} of the workflow {workflow.id} runs on the worker {worker!r}. Pin it when it waits.",
+    )
