@@ -6,6 +6,7 @@ import click
 import msgspec
 
 from ojster.cli.options import ask, done, json_array, resumption
+from ojster.handlers.codec import Codecs
 from ojster.workflows.run.fork import Fork
 from ojster.workflows.run.fork_preview import ForkPoint
 
@@ -16,6 +17,7 @@ def fork_one(
     from_step: str | None,
     args: str | None,
     result: str | None,
+    codecs: Codecs,
     *,
     dry_run: bool,
     as_json: bool,
@@ -25,7 +27,7 @@ def fork_one(
         return _preview(
             url, ForkPoint(workflow_id, from_step), has_input=(args, result) != (None, None), as_json=as_json
         )
-    new_args = None if args is None else msgspec.json.encode(json_array(args))
+    new_args = None if args is None else msgspec.json.encode(codecs.encode_list(json_array(args)))
     item = Fork(workflow_id, from_step, new_args, resumption(result, None)[0])
     workflow = ask(url, lambda client: client.workflows.fork(item))
     done(f"{workflow_id} runs again as {workflow.id}.", as_json, workflow)

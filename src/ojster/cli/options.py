@@ -118,6 +118,14 @@ def with_retention(command: Command) -> Command:
 _MOST: Final = "Maximum number of dead letters; the oldest are deleted first. 0 keeps all."
 
 
+_TENANT: Final = "ojster.tenant"
+
+
+def ask_as(tenant: str | None) -> None:
+    """Let the running command ask as a tenant; ``None``: as nobody, for all tenants."""
+    click.get_current_context().meta[_TENANT] = tenant
+
+
 def ask(
     url: str,
     question: Callable[[Client], Awaitable[R]],
@@ -128,8 +136,12 @@ def ask(
 ) -> R:
     """Connect, run ``question`` with the client, disconnect, and return the result.
 
-    A SQLite file that does not exist is created only if ``makes`` is true. ``tenant``: as of ``App``.
+    A SQLite file that does not exist is created only if ``makes`` is true. ``tenant``: as of ``App``; ``None``: as
+    ``ask_as`` says.
     """
+    context = click.get_current_context(silent=True)
+    if tenant is None and context is not None:
+        tenant = context.meta.get(_TENANT)
     path = Path(url.removeprefix("sqlite:///"))
     if not makes and url.startswith("sqlite:///") and path.name != ":memory:" and not path.exists():
         raise BackendUnavailable(f"There is no database file {path}. {_what_to_do(path.parent)}")

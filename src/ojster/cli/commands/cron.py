@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from ojster.api.loading import load_app
+from ojster.cli.application import encoded_request, with_codecs
 from ojster.cli.commands.jobs import _argument
 from ojster.cli.declared import PointInTime, option_of
 from ojster.cli.options import ask, done, examples, json_array, parameter, with_json, with_url
@@ -19,8 +20,10 @@ from ojster.cli.workflow_file import named_start, read_start
 from ojster.client.interface import Client
 from ojster.core.errors import NotFound
 from ojster.core.job import Job
+from ojster.core.json_objects import Members
 from ojster.core.tenant import NOBODY, called, shown_tenant
 from ojster.core.timestamps import format_timestamp, system_clock
+from ojster.handlers.codec import Codecs
 from ojster.schedules.backfill import Backfill, BackfilledRun
 from ojster.schedules.cron import Cron
 from ojster.schedules.cron_expression import OverlapPolicy
@@ -120,6 +123,7 @@ def list_misses(name: str, url: str, as_json: bool) -> None:
         "ojster cron add fulfil @hourly --flow order.fulfil --args '[42]'",
     ),
 )
+@with_codecs
 @click.argument("name")
 @click.argument("expression")
 @click.argument("type", required=False)
@@ -170,11 +174,15 @@ _NEEDS: Final = {
 """How options of a cron job are written, and what they belong to, by their names."""
 
 
-def _requests(*, args: tuple[str, ...], params: tuple[str, ...], **what: Any) -> tuple[bytes, bytes | None]:
+def _requests(
+    *, args: tuple[str, ...], params: tuple[str, ...], codecs: Codecs, **what: Any
+) -> tuple[bytes, bytes | None]:
     """Return the ``template`` and the ``workflow`` of a cron job."""
     chosen = {name for name, value in (what | {"params": params or None}).items() if value is not None}
     if len(chosen & {"type", "flow", "workflow", "definition"}) != 1:
         raise click.UsageError("Give exactly one of TYPE, --flow, --workflow and --definition.")
+    if codecs and chosen & {"workflow", "definition"}:
+        raise click.UsageError("The codecs of --app encode arguments of TYPE or --flow alone. Leave --app out.")
     for option, (shown, owners) in _NEEDS.items():
         if option in chosen and not chosen & set(owners):
             names = [name if name == "type" else f"--{name}" for name in owners]
@@ -185,10 +193,15 @@ def _requests(*, args: tuple[str, ...], params: tuple[str, ...], **what: Any) ->
     if "definition" in chosen:
         return b"{}", msgspec.json.encode(named_start(what["definition"], values, {"target": what["target"]}))
     if "flow" in chosen:
-        job = {"type": what["flow"], "args": json_array(what["flow_args"])}
+        job = encoded_request(_members({"type": what["flow"], "args": json_array(what["flow_args"])}), codecs)
         return b"{}", msgspec.json.encode({"type": "flow", "name": what["flow"], "job": job})
     options = {"queue": what["queue"] or "default"}
-    return msgspec.json.encode({"type": what["type"], "args": list(map(_argument, args)), "options": options}), None
+    job = _members({"type": what["type"], "args": list(map(_argument, args)), "options": options})
+    return msgspec.json.encode(encoded_request(job, codecs)), None
+
+
+def _members(job: dict[str, Any]) -> Members:
+    return {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in job.items()}
 
 
 @cron.command("run", epilog=examples("ojster cron run daily-report"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,8 @@ import msgspec
 
 from ojster.api.flows import FlowType
 from ojster.api.loading import load_app
+from ojster.cli.application import with_codecs
 from ojster.cli.commands.workflows import ID
-from ojster.cli.declared import Command
-from ojster.cli.option_rules import used_options
 from ojster.cli.options import ask, done, examples, parameter, with_json, with_url
 from ojster.cli.output import print_json
 from ojster.cli.workflow_selection import sweep_workflows, sweeps_workflows, takes_workflow
@@ -26,26 +24,6 @@ from ojster.workflows.broadcast import Broadcast
 from ojster.workflows.bulk import ALLOWED_STATES, WorkflowAction
 from ojster.workflows.flow import MAX_WAIT_MS, FlowMessage
 from ojster.workflows.stream import StreamAddress
-
-
-def with_codecs(command: Command) -> Command:
-    """Add the option ``--app``, and pass the codecs of the application as the argument ``codecs``."""
-
-    @functools.wraps(command)
-    def read(*args: Any, app: str | None, url: str, **more: Any) -> Any:
-        loaded = None if app is None else load_app(app)
-        if loaded is not None and not used_options("url"):
-            loaded.check_url()
-            url = loaded.url
-        return command(*args, url=url, codecs=Codecs(()) if loaded is None else loaded.codecs, **more)
-
-    option = click.option(
-        "--app",
-        metavar="MODULE:APP",
-        help="Use the database, and the codecs, of this application. Without it, what is sent is stored as plain JSON, "
-        "and what codecs have encoded is shown as it is stored.",
-    )
-    return option(read)
 
 
 @click.group(

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.syntax import Syntax
 from rich.table import Table
 
+from ojster.cli.application import encoded_request, with_codecs
 from ojster.cli.declared import Command, IsoSpan, Seconds, micros_of, option_of
 from ojster.cli.job_export import export_jobs
 from ojster.cli.job_selection import found_by
@@ -23,6 +24,7 @@ from ojster.core.errors import Conflict, InvalidRequest, NotFound
 from ojster.core.ids import is_job_id
 from ojster.core.states import FINISHED, JobState
 from ojster.core.timestamps import format_timestamp, parse_timestamp, system_clock
+from ojster.handlers.codec import Codecs
 from ojster.handlers.job_options import JobOptions, request_of
 from ojster.jobs.bulk import Action
 from ojster.jobs.failure import pattern_of
@@ -42,8 +44,10 @@ from ojster.worker.job_log import escaped
         'ojster push email.send \'"ada@example.com"\' \'{"subject": "Hi"}\'',
         "ojster push report.build 42 --queue reports --delay 60 --attempts 5",
         "ojster push cleanup --wait 30          # print its result",
+        "ojster push card.charge 4111 --app shop.app:app   # encrypted, as the application does",
     )
 )
+@with_codecs
 @click.argument("type")
 @click.argument("args", nargs=-1)
 @with_url
@@ -78,13 +82,14 @@ def push(
     max_attempts: int | None,
     dead_letter: bool,
     wait: float | None,
+    codecs: Codecs,
     as_json: bool,
 ) -> int:
     """Enqueue a job of TYPE. Each of ARGS is JSON; an argument that is not JSON is a string."""
     retry: dict[str, Any] = {} if max_attempts is None else {"max_attempts": max_attempts}
     retry |= {"on_exhaustion": "dead_letter"} if dead_letter else {}
     options = JobOptions(queue=queue, priority=priority, delay=delay, timeout=timeout, retry=retry or None)
-    request = request_of(type, [_argument(text) for text in args], options)
+    request = encoded_request(request_of(type, [_argument(text) for text in args], options), codecs)
 
     async def enqueue(client: Client) -> Any:
         (pushed,) = await client.jobs.enqueue([request])

@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 import msgspec
 
+from ojster.cli.application import with_codecs
 from ojster.cli.declared import Seconds
 from ojster.cli.forks import fork_one
 from ojster.cli.option_rules import excludes
@@ -42,6 +43,7 @@ from ojster.core.json_objects import read_members
 from ojster.core.property_values import Changes
 from ojster.core.settings import ServiceSettings
 from ojster.core.timestamps import parse_timestamp
+from ojster.handlers.codec import Codecs
 from ojster.workflows.bulk import WorkflowAction
 from ojster.workflows.plan.request import refuse_unknown
 from ojster.workflows.properties import PropertyChange
@@ -285,10 +287,12 @@ def retry(workflow_id: str | None, url: str, step: str | None, as_json: bool, **
     epilog=examples(
         f"ojster workflows fork {ID} --from-step charge",
         f"ojster workflows fork {ID} --from-step build.2 --args '[42]'",
+        f"ojster workflows fork {ID} --args '[\"4111\"]' --app shop.app:app   # encrypted, as the application does",
         f"ojster workflows fork {ID} --from-step charge --dry-run   # what runs again",
         "ojster workflows fork --name nightly --from-step charge --dry-run",
     ),
 )
+@with_codecs
 @takes_workflow(required=False)
 @sweeps_workflows
 @with_url
@@ -297,7 +301,9 @@ def retry(workflow_id: str | None, url: str, step: str | None, as_json: bool, **
 @click.option("--result", help="Result of the step, which then does not run: JSON, otherwise a string.")
 @with_json
 @excludes("result", "args")
-def fork_workflow(workflow_id: str | None, url: str, from_step: str | None, as_json: bool, **filters: Any) -> int:
+def fork_workflow(
+    workflow_id: str | None, url: str, from_step: str | None, codecs: Codecs, as_json: bool, **filters: Any
+) -> int:
     """Run a workflow, or all selected ones, again from a step on, as new workflows that keep what had ended before."""
     args, result = filters.pop("args"), filters.pop("result")
     if workflow_id is None:
@@ -306,7 +312,7 @@ def fork_workflow(workflow_id: str | None, url: str, from_step: str | None, as_j
         return sweep_workflows(WorkflowAction.FORK, url, as_json, filters, from_step=from_step)
     dry_run = filters.pop("dry_run")
     refuse_selection(filters)
-    return fork_one(url, workflow_id, from_step, args, result, dry_run=dry_run, as_json=as_json)
+    return fork_one(url, workflow_id, from_step, args, result, codecs, dry_run=dry_run, as_json=as_json)
 
 
 @workflows.command(epilog=examples(f"ojster workflows depend {ID} publish --on scan --on sign"))

@@ -1,0 +1,49 @@
+"""The option ``--app`` of commands that use the database, the tenant and the codecs of an application."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import click
+import msgspec
+
+from ojster.api.loading import load_app
+from ojster.cli.declared import Command
+from ojster.cli.option_rules import used_options
+from ojster.cli.options import ask_as
+from ojster.core.json_objects import Members
+from ojster.handlers.codec import Codecs
+
+
+def with_codecs(command: Command) -> Command:
+    """Add the option ``--app``, and pass the codecs of the application as the argument ``codecs``."""
+
+    @functools.wraps(command)
+    def read(*args: Any, app: str | None, url: str, **more: Any) -> Any:
+        loaded = None if app is None else load_app(app)
+        if loaded is not None:
+            if not used_options("url"):
+                loaded.check_url()
+                url = loaded.url
+            ask_as(loaded.tenant)
+        return command(*args, url=url, codecs=Codecs(()) if loaded is None else loaded.codecs, **more)
+
+    option = click.option(
+        "--app",
+        metavar="MODULE:APP",
+        help="Use the database, the tenant and the codecs of this application. Without it, what is sent is stored as "
+        "plain JSON, and what codecs have encoded is shown as it is stored.",
+    )
+    return option(read)
+
+
+def encoded_request(request: Members, codecs: Codecs) -> Members:
+    """Return the enqueue request of a job as an application with these codecs sends it."""
+    if not codecs:
+        return request
+    meta, options = (msgspec.json.decode(request.get(name, b"{}")) for name in ("meta", "options"))
+    type = msgspec.json.decode(request["type"], type=str)
+    args, meta, options = codecs.encode(bytes(request["args"]), meta, options, type)
+    changed = {"args": args, "meta": msgspec.json.encode(meta), "options": msgspec.json.encode(options)}
+    return request | {name: msgspec.Raw(value) for name, value in changed.items()}
