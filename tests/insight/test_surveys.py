@@ -197,6 +197,25 @@ async def test_nothing_needs_attention_at_first(http: Http) -> None:
     assert await kinds(http) == []
 
 
+async def test_what_follows_from_another_finding_takes_no_place_of_one_that_does_not(
+    http: Http, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the longest queues, jobs wait for workers that nobody runs; in the last one, workers are too slow."""
+    monkeypatch.setattr(attention, "MAX_PER_KIND", 2)
+    for number in range(4):
+        for _ in range(4 - number):
+            await bench.push(queue=f"unserved-{number}")
+        await http("POST", f"{V1}/queues/paused-{number}/pause")
+    await bench.push(queue="paused-3")
+    await bench.push(queue="served")
+    await http("POST", f"{V1}/workers/heartbeat", {"worker_id": "busy", "queues": ["served"]})
+    bench.clock.advance(600)
+    found = await kinds(http)
+    assert [subject for kind, subject in found if kind == "waiting"] == ["served"]
+    assert [kind for kind, _ in found].count("unrunnable") == 2
+    assert [kind for kind, _ in found].count("paused") == 2
+
+
 async def test_what_needs_attention_is_found_with_the_worst_first(http: Http, bench: Bench) -> None:
     waiting = await bench.push(queue="alone")
     await http("POST", f"{V1}/queues/alone/pause")

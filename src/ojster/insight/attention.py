@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final, Literal
 
@@ -89,7 +90,7 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def find_attention(tx: Transaction, requests: Sequence[None]) -> list[list[Finding]]:
-    """Return all findings, the worst first, for each request; what follows from another finding is left out."""
+    """Return the findings, the worst first, for each request; what follows from another finding is left out."""
     seen = [finding for look in _LOOKS for finding in look(tx)]
     following = [finding for finding in seen if _follows(finding, seen)]
     since = {finding.queue: finding.since for finding in following}
@@ -99,7 +100,13 @@ def find_attention(tx: Transaction, requests: Sequence[None]) -> list[list[Findi
         if finding not in following
     ]
     findings.sort(key=lambda finding: _LEVELS[finding.level])
-    return [list(findings) for _ in requests]
+    of_kind = Counter[str]()
+    shown = []
+    for finding in findings:
+        of_kind[finding.kind] += 1
+        if of_kind[finding.kind] <= MAX_PER_KIND:
+            shown.append(finding)
+    return [list(shown) for _ in requests]
 
 
 def _follows(finding: Finding, others: Sequence[Finding]) -> bool:
@@ -152,26 +159,23 @@ def _queues(tx: Transaction) -> Iterator[Finding]:
     (queues,) = list_queues(tx, (None,))
     (counts,) = count_jobs(tx, (None,))
     queues.sort(key=lambda queue: -counts.get(queue.name, {}).get("available", 0))
-    paused = slow = 0
     for place, queue in enumerate(queues):
         waiting = counts.get(queue.name, {}).get("available", 0)
-        if queue.paused_at is not None and paused < MAX_PER_KIND:
-            paused += 1
+        if queue.paused_at is not None:
             message = f"The queue {queue.name} is paused. {_jobs(waiting)} wait in it."
             yield Finding(
                 "paused", "notice", message, queue.name, waiting, format_timestamp(queue.paused_at), queue.name
             )
-        elif waiting and slow < MAX_PER_KIND and place < MAX_QUEUES:
+        elif waiting and place < MAX_QUEUES:
             at = oldest_waiting(tx, queue.name)
             if at is not None and tx.now - at > SLOW_US:
-                slow += 1
                 message = f"The oldest of {_jobs(waiting)} in the queue {queue.name} waits too long."
                 yield Finding("waiting", "error", message, queue.name, waiting, format_timestamp(at), queue.name)
 
 
 def _unrunnable(tx: Transaction) -> Iterator[Finding]:
     (groups,) = list_unrunnable(tx, (None,))
-    for group in groups[:MAX_PER_KIND]:
+    for group in groups:
         what = "" if group.type is None else f" of type {group.type}"
         message = f"No worker can run {_jobs(group.jobs)}{what} in the queue {group.queue}: {'; '.join(group.reasons)}."
         yield Finding("unrunnable", "error", message, group.job_id, group.jobs, queue=group.queue)
