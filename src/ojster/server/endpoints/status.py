@@ -224,8 +224,8 @@ Spec: ojs-extension-lifecycle 7
 """
 
 _EXPERIMENTAL: Final = [
-    ExtensionBody(name, f"urn:ojs:ext:experimental:{name}", "0.1.0")
-    for name in ("cloudevents-interop", "job-versioning", "realtime")
+    ExtensionBody(name, f"urn:ojs:ext:experimental:{name}", version)
+    for name, version in (("cloudevents-interop", _CANDIDATE), ("job-versioning", "0.1.0"), ("realtime", "0.1.0"))
 ]
 """The fully supported experimental extensions."""
 
