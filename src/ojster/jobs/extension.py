@@ -100,7 +100,10 @@ class Extension:
         return 0
 
     def admit(self, tx: Transaction, new: Sequence[NewJob], jobs: Sequence[Job]) -> None:
-        """Complete the rows of new jobs that are about to be inserted, or raise the refusal of them all."""
+        """Complete the rows of new jobs that are about to be inserted, or raise the refusal of them all.
+
+        Of jobs with one model (``NewJob.model``) it gets the first: the rows of the others are copies of its row.
+        """
 
     # Changes of state
 
