@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from ojster import App, Flow, chain
 from ojster.core.errors import Conflict, InvalidRequest, NotFound
 from ojster.service import Service
 from ojster.workflows.read.info import WorkflowInfo
+from ojster.workflows.run import fork_preview
 from ojster.workflows.run.fork import Fork
 from ojster.workflows.run.fork_preview import ForkPoint
 from tests.conftest import Clock
@@ -80,6 +82,41 @@ PLACES: list[tuple[str | None, dict[str, Any], list[str], list[Any]]] = [
     ("note#4", {"args": ["y"]}, ["y"], ["A", ["B", "C"], 2, "yes", "Y"]),
     ("note#4", {"result": None}, [], ["A", ["B", "C"], 2, "yes", None]),
 ]
+
+
+async def test_the_preview_of_a_long_flow_reads_no_more_steps_than_it_names(
+    bench: FlowBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @bench.app.flow("long")
+    async def long(flow: Flow) -> int:
+        for number in range(40):
+            await flow.step(f"s{number:02}", int, number)
+        await flow.run(bench.note, "a")
+        return 40
+
+    await bench.start(long.s())
+    assert await result(bench) == 40
+    monkeypatch.setattr(fork_preview, "MAX_PREVIEWED_STEPS", 3)
+
+    def counted(tx: Any, points: Sequence[ForkPoint]) -> list[tuple[Any, int]]:
+        sizes: list[int] = []
+
+        class Counting:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(tx, name)
+
+            def execute(self, *statement: Any) -> Any:
+                rows = tx.execute(*statement)
+                sizes.append(len(rows))
+                return rows
+
+        return [(preview, max(sizes)) for preview in fork_preview.preview_forks(Counting(), points)]  # type: ignore[arg-type]
+
+    for step, first, kept in (("s10", 10, 10), (None, 0, 0)):
+        preview, most = await bench.service.database.run(counted, ForkPoint(bench.id, step))
+        assert preview.again == tuple(f"s{number:02}" for number in range(first, first + 3))
+        assert (preview.again_count, preview.kept_count) == (41 - kept, kept)
+        assert most <= 3
 
 
 @pytest.mark.parametrize(("step", "more", "again", "comes_out"), PLACES)

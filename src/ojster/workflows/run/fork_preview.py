@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated, Final
 
 import msgspec
@@ -102,31 +101,31 @@ def _is_conditional(inner: Node, container: Node) -> bool:
 
 
 def _of_flow(graph: LoadedGraph, origin: ForkOrigin, start: ForkStart, key: str | None) -> ForkPreview:
-    asked = list(_asked(graph.tx, body_number(origin.main.id), start, key))
-    again = [name for name, is_kept in asked if not is_kept]
+    again, again_count, kept_count = _asked(graph.tx, body_number(origin.main.id), start, key)
     takes_args = key is None
     if start.node is not None and start.kind == "run":
         graph.load([start.node])
         takes_args = graph.nodes[start.node].kind in (Kind.JOB, Kind.FLOW)
     return ForkPreview(
-        again=tuple(again[:MAX_PREVIEWED_STEPS]),
-        again_count=len(again),
-        kept_count=len(asked) - len(again),
+        again=again,
+        again_count=again_count,
+        kept_count=kept_count,
         takes_args=takes_args,
         takes_result=key is not None,
     )
 
 
-def _asked(tx: Transaction, flow: int, start: ForkStart, key: str | None) -> Iterator[tuple[str, bool]]:
-    """Yield the keys of what a flow has asked for, in that order, and whether the fork keeps the answer."""
-    rows = tx.execute(
-        f"""
-        SELECT key, CASE WHEN ended_at IS NOT NULL AND key <> :key AND {SEEN_AT} <= :until THEN 1 ELSE 0 END
-        FROM flow_records
-        WHERE flow = :flow AND key NOT LIKE '!%' AND kind IN ({ASKED_KINDS})
-        ORDER BY asked_at, key
-        """,
-        {"flow": flow, "key": key or "", "until": -1 if start.asked_at is None else start.asked_at},
+def _asked(tx: Transaction, flow: int, start: ForkStart, key: str | None) -> tuple[tuple[str, ...], int, int]:
+    """Return the first keys of what a flow would ask for again, and how much that is, and how much is kept."""
+    at = {"flow": flow, "key": key or "", "until": -1 if start.asked_at is None else start.asked_at}
+    ((asked, kept),) = tx.execute(f"SELECT count(*), sum(CASE WHEN {_IS_KEPT} THEN 1 ELSE 0 END) {_ASKED}", at)
+    again = tx.execute(
+        f"SELECT key {_ASKED} AND NOT ({_IS_KEPT}) ORDER BY asked_at, key LIMIT :most",
+        at | {"most": MAX_PREVIEWED_STEPS},
     )
-    for name, is_kept in rows:
-        yield name, bool(is_kept)
+    return tuple(name for (name,) in again), asked - (kept or 0), kept or 0
+
+
+_ASKED: Final = f"FROM flow_records WHERE flow = :flow AND key NOT LIKE '!%' AND kind IN ({ASKED_KINDS})"
+
+_IS_KEPT: Final = f"ended_at IS NOT NULL AND key <> :key AND {SEEN_AT} <= :until"
