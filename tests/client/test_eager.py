@@ -6,12 +6,14 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Iterator
+from contextvars import copy_context
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from ojster import App, Depends, Flow, InvalidRequest, JobFailed, Retry, chain, current_job, gate, wait
+from ojster.api import eager
 from ojster.api.eager import _FOLLOWED, _REPORTS, _Turns
 from ojster.cli.main import cli
 from ojster.core.calls import Calls, calls_of
@@ -109,6 +111,45 @@ def test_workflows_and_flows_run_to_their_end_when_somebody_waits() -> None:
             held.result(timeout=0)
         held.approve("ok")
         assert held.refresh().state == "completed"
+
+
+def test_a_thread_of_a_handler_belongs_to_its_run_with_its_context_and_is_told_so_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without its context it would wait for the run, and the run for it."""
+    monkeypatch.setattr(eager, "LONG_WAIT_SECONDS", 0.0)
+    local = App(eager=True)
+    ran: list[str] = []
+    waits = threading.Event()
+
+    def warn(text: str) -> None:
+        ran.append(text)
+        waits.set()
+
+    monkeypatch.setattr(eager.log, "warning", warn)
+
+    @local.job
+    def inner(name: str) -> None:
+        ran.append(name)
+
+    @local.job
+    def outer() -> None:
+        def enqueue(name: str) -> None:
+            inner.enqueue(name)
+
+        own = threading.Thread(target=copy_context().run, args=(enqueue, "with"))
+        own.start()
+        own.join(PATIENCE)
+        threading.Thread(target=enqueue, args=("without",)).start()
+        assert waits.wait(PATIENCE)
+
+    with local:
+        outer.enqueue()
+        while "without" not in ran:
+            inner.enqueue("waits for its turn")
+    assert ran[0].startswith("A call in eager mode waits")
+    assert "copy_context().run" in ran[0]
+    assert {"with", "without"} <= set(ran)
 
 
 def test_each_thread_runs_its_own_jobs_and_can_be_waited_for_in_another() -> None:

@@ -41,6 +41,14 @@ MAX_JUMPS: Final = 1_000
 MAX_ROUNDS: Final = 10
 """Times that a run looks again for jobs that tasks beside it have enqueued: the start of a worker may enqueue some."""
 
+LONG_WAIT_SECONDS: Final = 10.0
+"""Time after which a call that waits for the run of another thread says so, in seconds."""
+
+_LONG_WAIT: Final = (
+    "A call in eager mode waits for the jobs of another thread. If one of their handlers waits for this thread, "
+    "neither goes on: start it with asyncio.to_thread, or with contextvars.copy_context().run as the target."
+)
+
 _MOVES: Final = (JobState.SCHEDULED, JobState.RETRYABLE)
 """States of jobs that do not wait for their time."""
 
@@ -120,12 +128,15 @@ class _Turns:
                 return
             place = Future[None]()
             self._waiting.append(place)
+        warning = asyncio.get_running_loop().call_later(LONG_WAIT_SECONDS, log.warning, _LONG_WAIT)
         try:
             await asyncio.wrap_future(place)
         except asyncio.CancelledError:
             if not place.cancel():  # the turn has come in the same moment
                 self._pass_on()
             raise
+        finally:
+            warning.cancel()
 
     async def __aexit__(self, *error: object) -> None:
         self._pass_on()
@@ -356,7 +367,9 @@ class EagerMode(Keeper):
           jumps to their time. Workflows and flows run until they wait for somebody or for a time; who waits for their
           result lets the clock jump, too.
         * ``enqueue`` does not raise what a handler raises; ``result`` does, as everywhere.
-        * Threads take turns: none runs the jobs of another.
+        * Threads take turns: none runs the jobs of another. A thread that a handler starts, and waits for, belongs to
+          the run of the handler only with its context: start it with ``asyncio.to_thread``, or with
+          ``contextvars.copy_context().run``.
         * Cron jobs do not run. ``enqueue_in`` enqueues at once, whatever becomes of the transaction.
 
         Returns
