@@ -7,13 +7,16 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from ojster import App, Flow, Worker
-from ojster.core.errors import BackendUnavailable
+from ojster.core.errors import BackendError, BackendUnavailable, NotFound
 from ojster.files.open import open_store
+from ojster.handlers.flow_export import ExportedFlow, export_flow, export_parts
 from ojster.service import Service
 from ojster.storage.database import Database
+from ojster.testing import areplay
 from ojster.workflows.flow import NewRecord, Turn
 from ojster.workflows.read.run_errors import result_of
 from ojster.workflows.run.fork import Fork
@@ -62,6 +65,33 @@ async def bench(service: Service, clock: Clock, app: App) -> FlowBench:
 
     bench.note = large
     return bench
+
+
+async def test_an_exported_run_has_its_large_results_and_is_replayed(bench: FlowBench, tmp_path: Path) -> None:
+    await bench.start(bench.note.s())
+    await bench.send("go", None)
+    assert result_of(await bench.finish()) == [LARGE, LARGE]
+    sizes = []
+    file = tmp_path / "run.json"
+    with file.open("wb") as sink:
+        async for part in export_parts(bench.service, bench.id):
+            sizes.append(len(part))
+            sink.write(part)
+    assert sum(sizes) > 2 * LARGE
+    assert max(sizes) < 1.5 * LARGE, "one result at a time"
+    assert msgspec.json.decode(file.read_bytes(), type=ExportedFlow) == await export_flow(bench.service, bench.id)
+    assert await areplay(bench.note, file) == [LARGE, LARGE]
+    assert bench.done == ["a", "b"]
+
+
+async def test_a_run_whose_large_result_is_lost_is_not_exported(bench: FlowBench, tmp_path: Path) -> None:
+    await bench.start(bench.note.s())
+    await bench.work()
+    for piece in (tmp_path / "files").rglob("*"):
+        if piece.is_file():
+            piece.unlink()
+    with pytest.raises((NotFound, BackendError)):
+        await export_flow(bench.service, bench.id)
 
 
 def _files(tx: Any, _: object) -> list[list[str]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import AsyncIterator
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -11,6 +12,7 @@ from ojster.client.file_transfer import restore, restore_json
 from ojster.client.interface import Client
 from ojster.core.errors import NotFound
 from ojster.core.states import FINISHED
+from ojster.files.file import may_refer, referred_file
 from ojster.workflows.flow import CANCELLATION, FlowRecord, FlowRecords
 from ojster.workflows.read.step_pages import StepFilter
 
@@ -68,22 +70,48 @@ async def export_flow(client: Client, workflow_id: str, step: str | None = None)
     Raises
     ------
     NotFound
-        The workflow or the step does not exist, is no flow, or has not begun.
+        The workflow or the step does not exist, is no flow, or has not begun; or a large result is gone.
     """
+    exported = await _without_results(client, workflow_id, step)
+    records = [await _whole(client, record, exported.job_id) for record in exported.records]
+    return msgspec.structs.replace(exported, records=records)
+
+
+async def export_parts(client: Client, workflow_id: str, step: str | None = None) -> AsyncIterator[bytes]:
+    """Yield the JSON of ``export_flow``, one large result at a time; raises as that does."""
+    exported = await _without_results(client, workflow_id, step)
+    for name in exported.__struct_fields__:
+        if name != "records":
+            yield b'%b"%b":%b' % (
+                b"," if name != "workflow_id" else b"{",
+                name.encode(),
+                _encode(getattr(exported, name)),
+            )
+    yield b',"records":['
+    for place, record in enumerate(exported.records):
+        yield (b",\n" if place else b"\n") + _encode(await _whole(client, record, exported.job_id))
+    yield b"\n]}\n"
+
+
+async def _without_results(client: Client, workflow_id: str, step: str | None) -> ExportedFlow:
+    """Return a flow with its records, in which large results are references."""
     job_id = await _job_of(client, workflow_id, step)
     job = await client.jobs.find(job_id)
-    records = await client.flows.records(job_id)
+    known = await client.flows.records(job_id)
     return ExportedFlow(
-        workflow_id=records.workflow_id,
-        flow=records.flow,
+        workflow_id=known.workflow_id,
+        flow=known.flow,
         job_id=job.id,
         type=job.type,
         args=await restore(client, job.args, job.id),
         meta=job.meta,
         state=job.state if job.state in FINISHED else "running",
-        exported_at=records.now,
-        records=[await _whole(client, record, job.id) for record in records.records],
+        exported_at=known.now,
+        records=known.records,
     )
+
+
+_encode: Final = msgspec.json.Encoder().encode
 
 
 async def _job_of(client: Client, workflow_id: str, step: str | None) -> str:
@@ -106,4 +134,7 @@ async def _whole(client: Client, record: FlowRecord, job_id: str) -> FlowRecord:
     result: Raw | UnsetType = record.result
     if result is not UNSET:
         result = Raw(await restore_json(client, bytes(result), job_id))
+        if may_refer(bytes(result)) and referred_file(msgspec.json.decode(result)) is not None:
+            message = f"The result of {record.key!r} is a file that is gone, or too large to be loaded."
+            raise NotFound(f"{message} Without it, the flow cannot be exported.", resource_type="file")
     return msgspec.structs.replace(record, result=result)

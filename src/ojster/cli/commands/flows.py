@@ -19,7 +19,7 @@ from ojster.client.interface import Client
 from ojster.core.timestamps import format_timestamp
 from ojster.handlers.codec import Codecs
 from ojster.handlers.flow_check import FlowFinding, check_flow
-from ojster.handlers.flow_export import export_flow
+from ojster.handlers.flow_export import export_parts
 from ojster.workflows.broadcast import Broadcast
 from ojster.workflows.bulk import ALLOWED_STATES, WorkflowAction
 from ojster.workflows.flow import MAX_WAIT_MS, FlowMessage
@@ -188,10 +188,14 @@ def stream(workflow_id: str, name: str, url: str, after: int, numbers: bool, cod
 def export(workflow_id: str, url: str, step: str | None) -> None:
     """Print a flow with its arguments and records as JSON, for `ojster.testing.replay`.
 
-    The flow may still run.
+    Large results are in it, too. The flow may still run.
     """
-    exported = ask(url, lambda client: export_flow(client, workflow_id, step))
-    click.echo(msgspec.json.format(msgspec.json.encode(exported)))
+
+    async def write(client: Client) -> None:
+        async for part in export_parts(client, workflow_id, step):
+            click.echo(part, nl=False)
+
+    ask(url, write)
 
 
 def _value(data: str | None) -> bytes:
