@@ -16,6 +16,7 @@ from ojster.api.job_lookup import JobLookup
 from ojster.api.workflow_calls import AppWorkflows
 from ojster.client.event_loop_thread import EventLoopThread
 from ojster.client.interface import Client
+from ojster.client.plain_client import PlainClient
 from ojster.core.declared_options import checks_options
 from ojster.core.environment import warn_of_unknown_variables
 from ojster.core.job import Job
@@ -219,6 +220,24 @@ class App(EagerMode, JobLookup, AppWorkflows, FlowDeclarations):
             client = self._http[loop] = HttpClient(self.url, headers=headers)
             client.jobs.middleware = self.enqueue_middleware
         return client
+
+    def plain_client(self) -> PlainClient:
+        """Return the calls of operators as plain methods, for code without an event loop.
+
+        Returns
+        -------
+        PlainClient
+            The calls of ``client``, to the same database or server.
+
+        Examples
+        --------
+        >>> from ojster import App
+        >>> app = App("sqlite:///:memory:")
+        >>> app.plain_client().queues.pause("mail").paused
+        True
+        >>> app.close()
+        """
+        return PlainClient(self.root)
 
     def service(self) -> Service:
         """Return the service of the application's database, opened on first use.

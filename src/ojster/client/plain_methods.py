@@ -41,10 +41,14 @@ S = TypeVar("S", bound=Waiting)
 class PlainMethod(Generic[S, P, R]):
     """The plain twin of an asynchronous method, for type checkers; the class itself gets a function in its place."""
 
-    def __init__(self, asynchronous: Callable[..., Any], returns: str, call: Callable[[str], Callable[..., R]]) -> None:
+    def __init__(
+        self, asynchronous: Callable[..., Any], returns: str, call: Callable[[str], Callable[..., R]], before: str = "a"
+    ) -> None:
         self._asynchronous = asynchronous
         self._returns = returns
         self._call = call
+        self._before = before
+        """What the name of the asynchronous method has before that of its twin."""
 
     def __set_name__(self, owner: type[S], name: str) -> None:
         """Replace this object with a function that ``help``, ``inspect`` and profilers show as any other method.
@@ -55,8 +59,9 @@ class PlainMethod(Generic[S, P, R]):
             The names of the two do not follow the convention.
         """
         asynchronous = self._asynchronous.__name__
-        if asynchronous != f"a{name}":
-            raise TypeError(f"{owner.__name__}.{name} is derived from {asynchronous!r}; name that one 'a{name}'.")
+        if asynchronous != f"{self._before}{name}":
+            wanted = f"{self._before}{name}"
+            raise TypeError(f"{owner.__name__}.{name} is derived from {asynchronous!r}; name that one {wanted!r}.")
         function = self._call(asynchronous)
         function.__name__, function.__qualname__ = name, f"{owner.__qualname__}.{name}"
         function.__module__, function.__doc__ = owner.__module__, _plain_text(self._asynchronous.__doc__, vars(owner))
@@ -93,6 +98,31 @@ def plain(method: Callable[Concatenate[S, P], Coroutine[Any, Any, R]]) -> PlainM
         return call
 
     return PlainMethod(method, str(method.__annotations__["return"]), derived)
+
+
+class Calling(Protocol):
+    """An object that makes calls of one capability by their names, and waits for them."""
+
+    def _make(self, name: str, /, *args: Any, **kwargs: Any) -> Any: ...
+
+
+def plain_call(call: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> PlainMethod[Any, P, R]:
+    """Return a method that makes a call of a client, waits for it, and returns what it returns.
+
+    Parameters
+    ----------
+    call:
+        The call, which has the same name. The class of the method has a method ``_make``.
+    """
+
+    def derived(name: str) -> Callable[..., R]:
+        def make(self: Calling, *args: Any, **kwargs: Any) -> R:
+            value: R = self._make(name, *args, **kwargs)
+            return value
+
+        return make
+
+    return PlainMethod(call, str(call.__annotations__["return"]), derived, before="")
 
 
 def plain_iterator(method: Callable[Concatenate[S, P], AsyncIterator[R]]) -> PlainMethod[S, P, Iterator[R]]:
