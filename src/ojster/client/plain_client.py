@@ -165,6 +165,7 @@ class PlainWorkflowBulk(PlainCalls):
     hold = plain_call(WorkflowBulkCalls.hold)
     release = plain_call(WorkflowBulkCalls.release)
     delete = plain_call(WorkflowBulkCalls.delete)
+    pin = plain_call(WorkflowBulkCalls.pin)
 
 
 class PlainInsight(PlainCalls):
