@@ -217,7 +217,8 @@ def _are_plain(args: bytes) -> bool:
 
 
 def _others(members: Members) -> bytes:
-    return other_members({name: members[name] for name in members if name in OF_STEPS})
+    of_step = {name: members[name] for name in members if name in OF_STEPS}
+    return other_members(of_step) if of_step else b""
 
 
 class Preparation:
