@@ -54,6 +54,10 @@ def request_of(options: JobOptions) -> Any:
     return options.to_wire(), {name: bytes(raw) for name, raw in options.beside().items()}, options.meta
 
 
+def typed_wire_of(step: Step) -> Any:
+    return wire_of(step), step.convert is None
+
+
 def wire_of(step: Step) -> Any:
     return step.wire
 
@@ -203,8 +207,8 @@ CALLS: Final[dict[str, tuple[Callable[..., Any], Mapping[str, Any]]]] = {
         {"body": BODY + "#", "modules": ["math"], "timeout": 5, "attempts": 5, "queue": "other"},
     ),
     "definition": (
-        lambda **options: wire_of(definition(**{"name": "d"} | options)),
-        {"name": "other", "params": {"p": 1}, "version": 2},
+        lambda **options: typed_wire_of(definition(**{"name": "d"} | options)),
+        {"name": "other", "params": {"p": 1}, "version": 2, "returns": int},
     ),
     "Snooze": (
         lambda **options: Snooze(**options).release("j", "w", 1),

@@ -19,6 +19,7 @@ from ojster import (
     WorkflowInfo,
     batch,
     chain,
+    definition,
     each,
     element,
     group,
@@ -123,6 +124,10 @@ def use_workflows() -> None:
     run = app.start(chain(double.s(2)), name="two", timeout=timedelta(hours=1), on_error=double.s(1))
     assert_type(run, Run[int])
     assert_type(run.result(), int)
+    assert_type(app.start(definition("release", returns=int)).result(), int)
+    assert_type(app.start(chain(double.s(2), definition("release", returns=str))), Run[str])
+    assert_type(app.start(definition("release")), Run[Any])
+    assert_type(app.start("release"), Run[Any])
     app.define("doubled", chain(double.s(2)), params_schema={"type": "object"})
     assert_type(run.refresh(), WorkflowInfo)
     assert_type(list(run.watch()), list[WorkflowInfo])

@@ -9,7 +9,22 @@ from typing import Any
 
 import pytest
 
-from ojster import App, Flow, Step, Worker, batch, chain, current_job, each, element, group, result_of, saga
+from ojster import (
+    App,
+    Flow,
+    Run,
+    Step,
+    Worker,
+    batch,
+    chain,
+    current_job,
+    definition,
+    each,
+    element,
+    group,
+    result_of,
+    saga,
+)
 from ojster.api.constructs import Graph
 from ojster.handlers.workflow_requests import (
     OPTIONS_OF_DEFINITIONS,
@@ -43,6 +58,11 @@ def plain(value) -> Any:  # type: ignore[no-untyped-def]
 @app.flow("running")
 async def running(flow: Flow, step: dict[str, Any]) -> Any:
     return await flow.run(Step(step))
+
+
+@app.job("born")
+def born() -> date:
+    return date(1815, 12, 10)
 
 
 def numbers() -> Step:
@@ -107,6 +127,17 @@ def test_a_workflow_and_a_flow_that_runs_it_have_the_same_result(jobs: JobTester
         return
     assert run.result() == expected
     assert inside.result() == expected
+
+
+def test_the_result_of_a_definition_is_of_the_type_that_its_step_says(jobs: JobTester) -> None:
+    app.define("birth", chain(born.s()))
+    run = app.start(definition("birth", returns=date))
+    both = app.start(group(definition("birth", returns=date), definition("birth")))
+    other: Run[Any] = app.start(definition("birth", returns=int))
+    jobs.drain()
+    assert run.result() == date(1815, 12, 10)
+    assert both.result() == [date(1815, 12, 10), "1815-12-10"]
+    assert other.result() == "1815-12-10", "what does not fit stays JSON"
 
 
 def test_an_argument_that_is_wrong_stays_wrong(jobs: JobTester) -> None:

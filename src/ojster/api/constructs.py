@@ -9,6 +9,7 @@ from typing import Any, Literal, Self, TypeVar, overload
 
 from ojster.core.declared_options import checks_options
 from ojster.core.values import Seconds, to_duration, to_millis, to_timestamp
+from ojster.handlers.arguments import converter_to
 from ojster.handlers.code_source import source_of
 from ojster.workflows.declaration import Step, Workflow, container, unpacked
 from ojster.workflows.declared_results import each_by
@@ -222,7 +223,19 @@ def each(
     return Workflow(wire if name is None else wire | {"name": name}, each_by(do.convert))
 
 
-def definition(name: str, *, params: Mapping[str, Any] | None = None, version: int | None = None) -> Step:
+@overload
+def definition(name: str, *, params: Mapping[str, Any] | None = None, version: int | None = None) -> Step: ...
+
+
+@overload
+def definition(
+    name: str, *, params: Mapping[str, Any] | None = None, version: int | None = None, returns: type[T]
+) -> Step[T]: ...
+
+
+def definition(
+    name: str, *, params: Mapping[str, Any] | None = None, version: int | None = None, returns: Any = Any
+) -> Step:
     """Return a step that runs the steps of a definition.
 
     Parameters
@@ -233,6 +246,8 @@ def definition(name: str, *, params: Mapping[str, Any] | None = None, version: i
         Its parameters, which may refer to earlier steps; none by default.
     version:
         Its version; by default the latest when the workflow is started.
+    returns:
+        The type of its result, which the server does not know; by default any JSON value.
 
     Returns
     -------
@@ -245,8 +260,8 @@ def definition(name: str, *, params: Mapping[str, Any] | None = None, version: i
     >>> definition("release", params={"tarball": result_of("build")}).wire
     {'definition': 'release', 'params': {'tarball': <Reference steps.build.result>}}
     """
-    wire: dict[str, Any] = {"definition": name, "params": dict(params or {})}
-    return Step(wire if version is None else wire | {"definition_version": version})
+    new: dict[str, Any] = {"definition": name, "params": dict(params or {})}
+    return Step(new if version is None else new | {"definition_version": version}, converter_to(returns))
 
 
 def gate(id: str | None = None, *, timeout: Seconds | None = None, display_name: str | None = None) -> Step:
@@ -454,10 +469,8 @@ class Graph(Workflow):
     """
 
     def __init__(self, name: str | Mapping[str, Any] | None = None) -> None:
-        if isinstance(name, Mapping):
-            super().__init__(name)
-        else:
-            super().__init__({"type": "graph", "steps": []} | ({} if name is None else {"name": name}))
+        new: dict[str, Any] = {"type": "graph", "steps": []} | ({} if name is None else {"name": name})
+        super().__init__(name if isinstance(name, Mapping) else new)
 
     def add(self, id: str, step: Step, *, after: Sequence[str | Step] | str | Step = ()) -> GraphStep:
         """Add a step. Calls can be chained: ``Graph().add("a", …).add("b", …, after="a")`` stands for the graph.
@@ -481,7 +494,7 @@ class Graph(Workflow):
         ValueError
             A step in ``after`` has no id.
         """
-        before = [after] if isinstance(after, str | Step) else list(after)
-        wire = step.whole.wire | {"id": id, "depends_on": [_name_of(earlier) for earlier in before]}
+        before = [_name_of(earlier) for earlier in ([after] if isinstance(after, str | Step) else after)]
+        wire = step.whole.wire | {"id": id, "depends_on": before}
         self.wire["steps"] = [*self.wire["steps"], wire]
         return GraphStep(wire, self)

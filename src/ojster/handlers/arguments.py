@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final, Optional
 
 import msgspec
@@ -20,6 +20,22 @@ _ANY: Final = (inspect.Parameter.empty, Any, object)
 
 class InvalidArguments(TypeError):
     """The arguments of a job are not what the annotations of its handler say."""
+
+
+def converted_to(type: Any, value: Any) -> Any:
+    """Return a JSON value as a type.
+
+    Raises
+    ------
+    msgspec.ValidationError
+        The value is not of the type.
+    """
+    return msgspec.convert(value, type, dec_hook=from_json, str_keys=True)
+
+
+def converter_to(type: Any) -> Callable[[Any], Any] | None:
+    """Return what makes values of a type of JSON values; ``None`` if they stay as they are."""
+    return None if type is Any else partial(converted_to, type)
 
 
 class HandlerTypes:
@@ -134,7 +150,7 @@ class HandlerTypes:
         if self._result in _ANY or result is None:
             return result
         try:
-            return msgspec.convert(result, self._result, dec_hook=from_json, str_keys=True)
+            return converted_to(self._result, result)
         except msgspec.ValidationError as error:
             raise TypeError(
                 f"The result of {self._type} is not what its handler's return annotation says: {_said(error)}."

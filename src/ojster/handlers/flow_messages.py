@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from ojster.core.values import Seconds, to_json, to_millis, to_seconds
-from ojster.handlers.arguments import from_json
+from ojster.handlers.arguments import converted_to
 from ojster.handlers.flow_execution import FlowExecution
 from ojster.handlers.flow_keys import input_digest
 from ojster.handlers.streams import check_stream_name
@@ -223,7 +223,7 @@ class Messages:
         if type is None:
             return data
         try:
-            return msgspec.convert(data, type, dec_hook=from_json, str_keys=True)
+            return converted_to(type, data)
         except msgspec.ValidationError as error:
             raise TypeError(f"The message {record.name!r} is not what the flow receives: {error}.") from None
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 Convert = Callable[[Any], Any]
 """Makes of a JSON value what the return annotation of a handler says."""
 
@@ -27,7 +29,7 @@ def converted(result: Any, convert: Convert | None) -> Any:
         return result
     try:
         return convert(result)
-    except TypeError:
+    except (TypeError, msgspec.ValidationError):
         return result
 
 
