@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from ojster.core.durations import MINUTE, SECOND
@@ -191,4 +192,26 @@ async def test_arguments_are_isolated_and_readable_whatever_they_contain(bench: 
     assert 50_000 < len(await arguments.inner_text()) < 150_000
     width = await page.evaluate("document.scrollingElement.scrollWidth - innerWidth")
     assert width <= 0
+    assert await faults(page) == []
+
+
+async def test_texts_of_errors_notes_and_names_are_isolated_and_short_in_lists_and_workflows(
+    bench: Bench, server: str, page: Page
+) -> None:
+    odd = "left \u202etfel\x00 " + "long " * 20_000
+    step = {"type": "pay", "id": "pay", "args": [], "options": {"queue": "steps"}}
+    id = await data.create(bench, {"type": "chain", "name": "Order \u202e7", "steps": [step]})
+    await bench.fail(await bench.fetch_one("steps"), retryable=False, message=odd)
+    await bench.service.notes.add_to_workflow(id, msgspec.json.encode(odd[:15_000]))
+    for path in ("workflows", "errors", "jobs?state=discarded", f"workflows/{id}", "its notes"):
+        if path == "its notes":
+            await page.get_by_role("tab", name="Notes").click()
+            await page.get_by_role("button", name="Show all").wait_for()
+        else:
+            await open_page(page, server, path)
+        await page.get_by_text("U+202E").first.wait_for()
+        shown = await page.inner_text("main")
+        assert not re.search("[\u202a-\u202e\x00]", shown), path
+        assert len(shown) < 10_000, path
+        assert await page.evaluate("document.scrollingElement.scrollWidth - innerWidth") <= 0, path
     assert await faults(page) == []

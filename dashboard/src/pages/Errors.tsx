@@ -6,6 +6,7 @@ import { useDialogs } from "../ui/dialogs";
 import { compact, many, number, Time } from "../ui/format";
 import { Icon } from "../ui/icons";
 import { Button, Card, Empty, JobLink, Page, Shown, Spark, Table } from "../ui/parts";
+import { Line } from "../ui/plain";
 import { foresee, named, others, steerAll } from "./Jobs";
 
 type Group = Schemas["FailureGroup"];
@@ -96,7 +97,7 @@ export function ErrorsPage() {
                       <>
                         <b>{group.error_type}</b> <span class="quiet">in</span> {group.type}
                         <span class="sub clip" title={group.message}>
-                          {group.pattern || group.message}
+                          <Line text={group.pattern || (group.message ?? "")} />
                         </span>
                       </>
                     ),

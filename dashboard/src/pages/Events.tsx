@@ -6,6 +6,7 @@ import { useData } from "../api/use";
 import { NewDialog, useDialogs } from "../ui/dialogs";
 import { exact, many, Time } from "../ui/format";
 import { Button, Empty, JobLink, Page, Shown, Table, Tabs } from "../ui/parts";
+import { Line } from "../ui/plain";
 import { Secret } from "../ui/secret";
 import { State } from "../ui/states";
 
@@ -124,7 +125,7 @@ function Deliveries() {
               cell: (one) => (
                 <>
                   <JobLink id={one.id.replace(/^del_/, "")}>{one.event_type ?? "notification"}</JobLink>
-                  {one.error && one.state !== "delivered" && <span class="sub clip">{String(one.error.message ?? "")}</span>}
+                  {one.error && one.state !== "delivered" && <span class="sub clip"><Line text={String(one.error.message ?? "")} /></span>}
                 </>
               ),
             },
@@ -224,7 +225,7 @@ function Webhooks() {
                     <code class="clip">{one.url}</code>
                     {one.failing && (
                       <span class="sub">
-                        Accepts nothing since {exact(one.failing.since)}: {one.failing.error} {many(one.failing.waiting, "delivery", "deliveries")}{" "}
+                        Accepts nothing since {exact(one.failing.since)}: <Line text={one.failing.error} /> {many(one.failing.waiting, "delivery", "deliveries")}{" "}
                         {one.failing.waiting === 1 ? "waits" : "wait"}.
                       </span>
                     )}

@@ -6,9 +6,10 @@ import { useMay } from "../api/session";
 import { useData } from "../api/use";
 import { useDialogs } from "../ui/dialogs";
 import { bytes, duration, exact, number, percent, period, tail, Time } from "../ui/format";
-import { Json, Plain } from "../ui/json";
+import { Json, Long } from "../ui/json";
 import { exactly } from "../ui/json-text";
 import { Bar, Button, Card, Copy, Empty, Facts, JobLink, Page, Shown, Table, Tabs } from "../ui/parts";
+import { Line } from "../ui/plain";
 import { State } from "../ui/states";
 import { NewJobDialog } from "./NewJob";
 import { endOf, type Job, ranOf, steer, waitedOf } from "./Jobs";
@@ -292,7 +293,9 @@ function Progress({ job }: { job: Job }) {
     <div class="progress">
       <Bar done={share} of={1} label="Progress" />
       <span class="num">{percent(share)}</span>
-      <span class="quiet">{message}</span>
+      <span class="quiet">
+        <Line text={message} />
+      </span>
     </div>
   );
 }
@@ -362,10 +365,10 @@ function Errors({ job }: { job: Job }) {
           <b>
             {String(error.type)} <span class="quiet">in attempt {String(error.attempt)}</span>
           </b>
-          <span class="told"><Plain text={String(error.message ?? "")} /></span>
+          <Long text={String(error.message ?? "")} className="told" />
           {Array.isArray(error.backtrace) && (
             <pre class="trace" tabIndex={0}>
-              <Plain text={(error.backtrace as string[]).join("\n")} />
+              <Long text={(error.backtrace as string[]).join("\n")} />
             </pre>
           )}
           {error.details !== undefined && <Json value={error.details} label="the error's details" />}
@@ -442,7 +445,7 @@ export function NoteList({ notes }: { notes: Schemas["Note"][] }) {
       {notes.map((note) => (
         <li key={`${note.at} ${note.step ?? ""}`}>
           <span class="quiet">{exact(note.at)}</span>
-          <span>{typeof note.note === "string" ? note.note : <Json value={note.note} label="the note" />}</span>
+          <span>{typeof note.note === "string" ? <Long text={note.note} /> : <Json value={note.note} label="the note" />}</span>
         </li>
       ))}
     </ol>
@@ -489,7 +492,7 @@ function Lines({ id, isOver }: { id: string; isOver: boolean }) {
                   </span>
                   <span>
                     <b>{line.level}</b> <span class="quiet">{line.logger}</span>
-                    <bdi class="mono">{line.message}</bdi>
+                    <Long text={line.message} className="mono" />
                   </span>
                 </li>
               ))}

@@ -7,6 +7,7 @@ import { ExportButtons } from "../ui/export";
 import { between, compact, many, number, tail, Time } from "../ui/format";
 import { type Dialogs, useDialogs } from "../ui/dialogs";
 import { Button, Card, type Column, Empty, Folded, JobLink, Page, Shown, Table, Turn, usePagesInAddress } from "../ui/parts";
+import { Line } from "../ui/plain";
 import { State } from "../ui/states";
 import { asked, type Chosen, chosenIn, FilterBar, LABELS, toggled, valuesOf, Views } from "./job-filters";
 import { NewJobDialog } from "./NewJob";
@@ -286,7 +287,7 @@ function JobList(props: {
             <b class="clip">{job.type}</b>
           </JobLink>
           <span class="sub mono">…{tail(job.id)}</span>
-          {job.error && job.state !== "completed" && <span class="sub clip">{errorLine(job.error)}</span>}
+          {job.error && job.state !== "completed" && <span class="sub clip"><Line text={errorLine(job.error)} /></span>}
         </>
       ),
     },

@@ -10,9 +10,10 @@ import { ASKED, readLevel, runTime, spansOf, stateOf, titleOf, waitTime } from "
 import { Dialog, useDialogs } from "../ui/dialogs";
 import { between, duration, exact, many, number, Time } from "../ui/format";
 import { Icon } from "../ui/icons";
-import { Json } from "../ui/json";
+import { Json, Long } from "../ui/json";
 import { ExportButtons } from "../ui/export";
 import { Button, Card, Copy, Empty, Facts, JobLink, Page, Shown, Table, Tabs, Turn, usePages } from "../ui/parts";
+import { Line } from "../ui/plain";
 import { type JsonSchema, SchemaForm } from "../ui/schema-form";
 import { State } from "../ui/states";
 import { FlowTab, FlowWaits, useFlow } from "./Flow";
@@ -193,7 +194,7 @@ function Why({ workflow, children }: { workflow: Info; children: ComponentChildr
   if (!failures.length) {
     return (
       <div class="problem" role="status">
-        <span>{workflow.error?.message}</span>
+        <Long text={workflow.error?.message ?? ""} />
         {children}
       </div>
     );
@@ -209,7 +210,9 @@ function Why({ workflow, children }: { workflow: Info; children: ComponentChildr
             </span>
             <span>
               <b>{failure.path ?? failure.step}</b> {failure.type && <span class="quiet">{failure.type}</span>}
-              <span class="place">{failure.message}</span>
+              <span class="place">
+                <Line text={failure.message ?? ""} />
+              </span>
             </span>
             {failure.job_id && <JobLink id={failure.job_id}>Job and backtrace</JobLink>}
           </li>
@@ -530,7 +533,7 @@ function StepDialog(props: { id: string; step: Row; close: () => void; reload: (
         />
         {step.because && (
           <p class="note">
-            {step.because.message} {step.because.steps?.length ? <b>{step.because.steps.join(", ")}</b> : null}
+            <Line text={step.because.message} /> {step.because.steps?.length ? <b>{step.because.steps.join(", ")}</b> : null}
           </p>
         )}
         <Reviews reviews={step.reviews ?? []} />
@@ -574,7 +577,11 @@ function Reviews({ reviews }: { reviews: Schemas["ReviewInfo"][] }) {
           <span class="quiet">{exact(review.at)}</span>
           <span>
             <b>{review.author ?? "Somebody without a token"}</b> {REVIEWED[review.action ?? ""] ?? "made a note"}
-            {review.notes && <>: {review.notes}</>}
+            {review.notes && (
+              <>
+                : <Long text={review.notes} />
+              </>
+            )}
             {review.answer !== undefined && <Json value={review.answer} label="the answer" />}
           </span>
         </li>
@@ -593,10 +600,10 @@ function StepError({ error }: { error: StepFailure }) {
   return (
     <div class="failure">
       <b>{error.type ?? "Error"}</b>
-      <span>{error.message}</span>
+      <Long text={error.message ?? ""} className="told" />
       {error.backtrace && (
         <pre class="trace" tabIndex={0}>
-          {error.backtrace.join("\n")}
+          <Long text={error.backtrace.join("\n")} />
         </pre>
       )}
       <details>

@@ -8,6 +8,7 @@ import { Dialog, useDialogs } from "../ui/dialogs";
 import { ExportButtons } from "../ui/export";
 import { between, compact, many, Time } from "../ui/format";
 import { Bar, Button, Card, Chip, Empty, Page, Segments, Shown, Table, Turn, usePagesInAddress } from "../ui/parts";
+import { Line } from "../ui/plain";
 import { type JsonSchema, SchemaForm } from "../ui/schema-form";
 import { useSending } from "../ui/sending";
 import { State } from "../ui/states";
@@ -143,13 +144,15 @@ export function WorkflowsPage() {
                     cell: (one) => (
                       <>
                         <Link href={`/workflows/${one.id}`}>
-                          <b class="clip">{nameOf(one)}</b>
+                          <b class="clip">
+                            <Line text={nameOf(one)} />
+                          </b>
                         </Link>
                         <span class="sub clip">
                           {one.target ? `for ${one.target}, ` : ""}
                           <span class="mono">…{one.id.slice(-12)}</span>
                         </span>
-                        {one.error && one.state !== "completed" && <span class="sub clip">{one.error.message}</span>}
+                        {one.error && one.state !== "completed" && <span class="sub clip"><Line text={one.error.message ?? ""} /></span>}
                       </>
                     ),
                   },

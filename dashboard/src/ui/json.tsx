@@ -3,6 +3,7 @@ import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import { number } from "./format";
 import { Button, Copy } from "./parts";
+import { cut, Plain } from "./plain";
 
 const PART = 100;
 const LONGEST = 2_000;
@@ -61,56 +62,27 @@ function Branch({ label, entries, depth }: { label: ComponentChildren; entries: 
   );
 }
 
-/**
- * Characters that show nothing, or that turn the text after them around: they are named, because whoever reads an argument
- * has to see that they are there. Tabs and ends of lines are shown as they are.
- */
-const UNSEEN = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb]/g;
-
-/** A text on its own: what it contains changes nothing around it, neither direction nor lines. */
-export function Plain({ text }: { text: string }) {
-  const parts: ComponentChildren[] = [];
-  let from = 0;
-  for (const hit of text.matchAll(UNSEEN)) {
-    parts.push(
-      text.slice(from, hit.index),
-      <span class="unseen" key={hit.index}>
-        U+{hit[0].charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}
-      </span>,
-    );
-    from = hit.index + hit[0].length;
-  }
-  return (
-    <bdi>
-      {parts}
-      {text.slice(from)}
-    </bdi>
-  );
-}
-
-/** A part of a text that ends between two characters, and not within one that is made of two code units. */
-function cut(text: string, length: number): string {
-  const last = text.charCodeAt(length - 1);
-  return text.slice(0, last >= 0xd800 && last < 0xdc00 ? length - 1 : length);
-}
-
 function Leaf({ value }: { value: unknown }) {
-  const [length, setLength] = useState(LONGEST);
   if (typeof value !== "string") {
     return <span class={typeof value === "number" ? "number" : "word"}>{String(value)}</span>;
   }
-  const text = value.length <= length ? value : cut(value, length);
+  return <Long text={value} className="string" quote={'"'} />;
+}
+
+/** A text of any length on its own: what is beyond its beginning is shown if somebody asks for it. */
+export function Long({ text, className, quote = "" }: { text: string; className?: string; quote?: string }) {
+  const [length, setLength] = useState(LONGEST);
+  const shown = text.length <= length ? text : cut(text, length);
   return (
     <>
-      <span class="string">
-        "<Plain text={text} />
-        {text === value ? '"' : "…"}
+      <span class={className}>
+        {quote}
+        <Plain text={shown} />
+        {shown === text ? quote : "…"}
       </span>
-      {text !== value && (
+      {shown !== text && (
         <Button isSmall onClick={() => setLength(length + MORE)}>
-          {value.length - length <= MORE
-            ? `Show all ${number(value.length)} characters`
-            : `Show ${number(MORE)} more of ${number(value.length)} characters`}
+          {text.length - length <= MORE ? `Show all ${number(text.length)} characters` : `Show ${number(MORE)} more of ${number(text.length)} characters`}
         </Button>
       )}
     </>

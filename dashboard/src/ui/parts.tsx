@@ -4,6 +4,7 @@ import { useEffect, useState } from "preact/hooks";
 import { Link, useLocation, useSearch } from "wouter-preact";
 import type { Loaded } from "../api/use";
 import { Icon, type IconName } from "./icons";
+import { Line } from "./plain";
 
 export function Page(props: {
   title: string;
@@ -16,7 +17,9 @@ export function Page(props: {
   return (
     <div class="page">
       <div class="head">
-        <h1>{props.title}</h1>
+        <h1>
+          <Line text={props.title} />
+        </h1>
         {props.badge}
         {props.actions && <div class="actions">{props.actions}</div>}
         {props.sub && <p class="sub">{props.sub}</p>}
