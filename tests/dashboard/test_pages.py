@@ -380,7 +380,7 @@ async def test_a_worker_is_quieted_and_a_schedule_runs_now(bench: Bench, server:
     await data.everything(bench)
     await open_page(page, server, "workers")
     await page.get_by_role("row").filter(has_text="host-1").get_by_role("button", name="Quiet").click()
-    await page.get_by_text("It finishes its jobs, and takes no others.").wait_for()
+    await page.get_by_text("The worker finishes its jobs and takes no others.").wait_for()
     (worker,) = await bench.service.fleet.all()
     assert worker.directive == "quiet"
     await open_page(page, server, "schedules")
@@ -576,7 +576,7 @@ async def test_the_palette_acts_says_that_nothing_is_there_and_remembers_what_wa
     await field.fill("mail pause")
     await page.get_by_role("option", name="Pause the queue mail").wait_for()
     await page.keyboard.press("Enter")
-    await page.get_by_text("The queue mail is paused. Jobs that run, end.").wait_for()
+    await page.get_by_text("The queue mail is paused. Running jobs finish.").wait_for()
     await page.keyboard.press("Control+k")
     await field.fill("run the schedule")
     await page.get_by_role("option", name="Run the schedule nightly now").wait_for()

@@ -41,7 +41,7 @@ async def test_tiles_badges_lists_and_groups_have_one_number_without_deliveries_
     assert "accepts no deliveries: answered 500. 1 delivery waits for it." in told[0]
     assert not [text for text in alarms if "ojster." in text], "that its jobs failed is no other alarm"
     assert [text for text in alarms if "queue bad" in text] == [text for text in alarms if "dead letters" in text]
-    await page.get_by_role("link", name="See the webhooks").click()
+    await page.get_by_role("link", name="Open webhooks").click()
     await page.get_by_text("answered 500. 1 delivery waits").wait_for()
     assert await faults(page) == []
     await open_page(page, server, "errors")

@@ -1,7 +1,7 @@
-import { useState } from "preact/hooks";
+import { useContext, useState } from "preact/hooks";
 import { useLocation, useSearch } from "wouter-preact";
 import { accepted, client, type Schemas } from "../api/client";
-import { useMay } from "../api/session";
+import { SessionContext, useMay } from "../api/session";
 import { useData } from "../api/use";
 import { NewDialog, useDialogs } from "../ui/dialogs";
 import { bytes, compact, duration, number, period, Time } from "../ui/format";
@@ -34,6 +34,37 @@ export function AdminPage() {
   );
 }
 
+/** What each operation lets the caller do. */
+const RIGHTS: Record<string, string> = {
+  inspect: "read jobs, workflows and queues",
+  enqueue: "enqueue jobs and start workflows",
+  cancel: "cancel, retry and answer",
+  dequeue: "run jobs as a worker",
+  admin: "change settings, limits and tokens",
+  code: "enqueue jobs that carry code",
+};
+
+/** Who is here, and what the server is: also those who may change nothing see it. */
+function You() {
+  const session = useContext(SessionContext);
+  const server = useData("manifest", () => accepted(client.GET("/ojs/manifest")));
+  if (!session) return null;
+  return (
+    <div>
+      <h2>You</h2>
+      <Facts
+        facts={[
+          ["Token", session.who ?? (session.needs_token ? null : "none: this server asks for no token")],
+          ["Workspaces", session.tenants?.join(", ") ?? "all"],
+          ["You may", session.operations.map((one) => RIGHTS[one] ?? one).join("; ")],
+          ["Server", server.data && `${server.data.implementation.name} ${server.data.implementation.version} on ${server.data.backend}`],
+        ]}
+      />
+      {!session.operations.includes("admin") && <p class="quiet">Workspaces, tokens and the audit log are for owners. Ask one for a token with the role owner.</p>}
+    </div>
+  );
+}
+
 function System() {
   const may = useMay();
   const { act } = useDialogs();
@@ -61,6 +92,7 @@ function System() {
   };
   return (
     <div class="body stack">
+      <You />
       <Shown of={maintenance} rows={1}>
         {(data) => (
           <div class="head">

@@ -7,6 +7,7 @@ import { DIMENSIONS, History, type Subject } from "../ui/history";
 import { Icon } from "../ui/icons";
 import { Card, Page, Shown } from "../ui/parts";
 import { JOB_STATES, State } from "../ui/states";
+import { OwnAttention, OwnWork } from "./OwnOverview";
 
 type Finding = Schemas["Finding"];
 
@@ -20,23 +21,23 @@ function placeOf(finding: Finding): [string, string] | null {
     case "paused":
     case "waiting":
     case "failing":
-      return [`/queues/${subject}`, "Open the queue"];
+      return [`/queues/${subject}`, "Open queue"];
     case "dead":
-      return [`/errors?queue=${subject}`, "See the errors"];
+      return [`/errors?queue=${subject}`, "Open errors"];
     case "deliveries":
-      return ["/events?tab=webhooks", "See the webhooks"];
+      return ["/events?tab=webhooks", "Open webhooks"];
     case "unrunnable":
-      return [`/jobs/${subject}`, "See why"];
+      return [`/jobs/${subject}`, "Open job"];
     case "silent":
-      return ["/workers", "See the workers"];
+      return ["/workers", "Open workers"];
     case "flows":
-      return [`/workflows/${subject}`, "Open one"];
+      return [`/workflows/${subject}`, "Open workflow"];
     case "overdue":
-      return ["/schedules", "See the schedules"];
+      return ["/schedules", "Open schedules"];
     case "people":
-      return [`/workflows?waiting_for=${subject}`, "See them"];
+      return [`/workflows?waiting_for=${subject}`, "Open workflows"];
     case "maintenance":
-      return ["/admin", "Settings"];
+      return ["/admin", "Open settings"];
     default:
       return null;
   }
@@ -51,7 +52,7 @@ export function OverviewPage() {
   const facets = useData("overview-facets", () => accepted(client.GET("/ojs/v1/job-facets")), { kinds: ["job"] });
   return (
     <Page title="Overview">
-      {isGlobal && <Attention />}
+      {isGlobal ? <Attention /> : <OwnAttention />}
       <Shown of={facets}>
         {(data) => {
           const counts = new Map((data.facets.state ?? []).map((one) => [one.value, one.jobs]));
@@ -69,7 +70,7 @@ export function OverviewPage() {
           );
         }}
       </Shown>
-      {isGlobal && (
+      {isGlobal ? (
         <div class="columns">
           <Charts
             subject={subject}
@@ -78,6 +79,8 @@ export function OverviewPage() {
           />
           <Busy />
         </div>
+      ) : (
+        <OwnWork facets={facets.data?.facets ?? {}} />
       )}
     </Page>
   );
@@ -194,8 +197,8 @@ function Busy() {
                         {compact(Math.round(queue.throughput.processed_per_minute))} a minute
                       </span>
                     </span>
-                    <Link href={`/queues/${encodeURIComponent(queue.name)}`} aria-label={`Open the queue ${queue.name}`}>
-                      Open
+                    <Link href={`/queues/${encodeURIComponent(queue.name)}`} aria-label={`Open queue ${queue.name}`}>
+                      Open queue
                     </Link>
                   </li>
                 ))}

@@ -18,7 +18,7 @@ export async function switchQueue({ act }: Dialogs, name: string, isPaused: bool
   await act(
     async () => {
       await set(!isPaused);
-      return isPaused ? `The queue ${name} goes on.` : `The queue ${name} is paused. Jobs that run, end.`;
+      return isPaused ? `The queue ${name} is open again.` : `The queue ${name} is paused. Running jobs finish.`;
     },
     undefined,
     () => set(isPaused),
@@ -115,7 +115,29 @@ function AllQueues() {
 
 function Pools() {
   const pools = useData("pools", () => accepted(client.GET("/ojs/v1/admin/pools")), { kinds: ["worker"] });
+  const { act } = useDialogs();
   if (!pools.data?.items.length) return null;
+  const resize = async (name: string, present: number | null): Promise<void> => {
+    const isDone = await act(
+      async (text) => {
+        const concurrency = text.trim() === "" ? null : Number(text);
+        if (concurrency !== null && !(Number.isInteger(concurrency) && concurrency > 0)) throw new Error(`${text} is no whole number above 0.`);
+        const path = { params: { path: { name } } };
+        // As the pool is now: what others have changed meanwhile stays.
+        const { queues, strategy, isolated, weights, starvation_prevention } = (await accepted(client.GET("/ojs/v1/admin/pools/{name}", path))).pool;
+        const body = { queues, strategy, isolated, weights, starvation_prevention, concurrency } as unknown as Schemas["PoolBody"];
+        await accepted(client.PUT("/ojs/v1/admin/pools/{name}", { ...path, body }));
+        return concurrency === null ? `The pool ${name} has no limit.` : `The pool ${name} runs at most ${many(concurrency, "job")} at once.`;
+      },
+      {
+        title: `Resize the pool ${name}`,
+        text: `So many jobs run at once on all workers of the pool. Now: ${present === null ? "no limit" : number(present)}.`,
+        action: "Resize pool",
+        field: { label: "Jobs at once; empty: no limit" },
+      },
+    );
+    if (isDone) pools.reload();
+  };
   return (
     <Card title="Pools" isBare>
       <Table
@@ -123,11 +145,20 @@ function Pools() {
         rows={pools.data.items}
         keyOf={(pool) => pool.name}
         columns={[
-          { label: "Pool", className: "grow", cell: (pool) => <b>{pool.name}</b> },
-          { label: "Queues", cell: (pool) => pool.queues.join(", ") },
+          { label: "Pool", cell: (pool) => <b>{pool.name}</b> },
+          { label: "Queues", className: "grow", cell: (pool) => pool.queues.join(", ") },
           { label: "Strategy", cell: (pool) => pool.strategy },
           { label: "Workers", className: "num", cell: (pool) => pool.active_workers },
           { label: "Running", className: "num", cell: (pool) => `${compact(pool.active_jobs)}${pool.concurrency ? ` of ${compact(pool.concurrency)}` : ""}` },
+          {
+            label: "",
+            className: "num nowrap",
+            cell: (pool) => (
+              <Button isSmall onClick={() => void resize(pool.name, pool.concurrency)} aria-label={`Resize pool ${pool.name}`}>
+                Resize pool
+              </Button>
+            ),
+          },
         ]}
       />
     </Card>

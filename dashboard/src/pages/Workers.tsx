@@ -27,6 +27,8 @@ export function WorkersPage() {
 
 const MOST_JOBS = 10;
 
+const hostOf = (worker: Worker): string => worker.hostname ?? "";
+
 /** Workers whose heartbeats stopped, with what they held and what became of it. */
 function Lost() {
   const lost = useData("lost workers", () => accepted(client.GET("/ojs/v1/lost-workers")), { kinds: ["worker", "job"] });
@@ -66,13 +68,17 @@ function WorkerTable({ workers, reload }: { workers: Worker[]; reload: () => voi
     await act(
       async () => {
         await tell(directive);
-        return { running: "It takes jobs again.", quiet: "It finishes its jobs, and takes no others.", terminate: "It stops after its jobs." }[directive];
+        return {
+          running: "The worker takes jobs again.",
+          quiet: "The worker finishes its jobs and takes no others.",
+          terminate: "The worker stops after its jobs.",
+        }[directive];
       },
       directive === "terminate"
         ? {
             title: "Stop this worker?",
             text: `Its process ends after ${many(worker.active_jobs, "job")} that it runs. Only whoever started it can start it again.`,
-            action: "Stop it",
+            action: "Stop worker",
             isDangerous: true,
           }
         : undefined,
@@ -87,19 +93,29 @@ function WorkerTable({ workers, reload }: { workers: Worker[]; reload: () => voi
     await act(
       async () => {
         await set(enabled);
-        return enabled ? "It gets jobs again." : "It gets no jobs any more, and gave back those that it had.";
+        return enabled ? "The worker gets jobs again." : "The worker gets no more jobs, and gave back those that it had.";
       },
       enabled
         ? undefined
-        : { title: "Disable this worker?", text: "It gives back the jobs that it runs, and they begin again elsewhere.", action: "Disable it", isDangerous: true },
+        : { title: "Disable this worker?", text: "It gives back the jobs that it runs, and they begin again elsewhere.", action: "Disable worker", isDangerous: true },
       () => set(!enabled),
     );
     reload();
   };
+  const byHost = new Map<string, Worker[]>();
+  for (const worker of workers) byHost.set(hostOf(worker), [...(byHost.get(hostOf(worker)) ?? []), worker]);
+  const head = (host: string): string | null => {
+    const here = byHost.get(host) ?? [];
+    if (!host || here.length < 2) return null;
+    const places = here.reduce((sum, worker) => sum + (worker.concurrency ?? 0), 0);
+    const busy = here.reduce((sum, worker) => sum + worker.active_jobs, 0);
+    return `${host}: ${many(here.length, "worker")}, ${number(busy)} of ${many(places, "place")} taken`;
+  };
   return (
     <Table<Worker>
       label="Workers"
-      rows={workers}
+      rows={[...byHost.values()].flat()}
+      group={{ of: hostOf, head }}
       keyOf={(worker) => `${worker.tenant_id ?? ""} ${worker.worker_id}`}
       empty={
         <Empty icon="workers" title="No worker is there">
@@ -149,16 +165,24 @@ function WorkerTable({ workers, reload }: { workers: Worker[]; reload: () => voi
           cell: (worker) =>
             may("admin") && (
               <>
-                <Button isSmall onClick={() => void direct(worker, worker.state === "running" ? "quiet" : "running")}>
-                  {worker.state === "running" ? "Quiet" : "Wake"}
+                <Button
+                  isSmall
+                  onClick={() => void direct(worker, worker.state === "running" ? "quiet" : "running")}
+                  aria-label={`${worker.state === "running" ? "Quiet" : "Wake"} worker ${worker.worker_id}`}
+                >
+                  {worker.state === "running" ? "Quiet worker" : "Wake worker"}
                 </Button>{" "}
                 {worker.tenant_id === undefined && (
-                  <Button isSmall onClick={() => void enable(worker, worker.enabled === false)}>
-                    {worker.enabled === false ? "Enable" : "Disable"}
+                  <Button
+                    isSmall
+                    onClick={() => void enable(worker, worker.enabled === false)}
+                    aria-label={`${worker.enabled === false ? "Enable" : "Disable"} worker ${worker.worker_id}`}
+                  >
+                    {worker.enabled === false ? "Enable worker" : "Disable worker"}
                   </Button>
                 )}{" "}
-                <Button isSmall kind="danger" onClick={() => void direct(worker, "terminate")}>
-                  Stop
+                <Button isSmall kind="danger" onClick={() => void direct(worker, "terminate")} aria-label={`Stop worker ${worker.worker_id}`}>
+                  Stop worker
                 </Button>
               </>
             ),

@@ -25,7 +25,7 @@ const STATES: [string, string][] = [
   ["cancelling", "Cancelling"],
 ];
 
-const WAITS: Record<string, string> = {
+export const WAITS: Record<string, string> = {
   gate: "an approval",
   form: "an answer",
   delay: "a time",

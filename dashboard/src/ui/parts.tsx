@@ -1,5 +1,5 @@
 /** Small parts that all pages are made of. */
-import type { ComponentChildren, JSX } from "preact";
+import { type ComponentChildren, Fragment, type JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { Link, useLocation, useSearch } from "wouter-preact";
 import type { Loaded } from "../api/use";
@@ -117,8 +117,16 @@ export function Table<T>(props: {
   keyOf: (row: T) => string;
   label: string;
   empty?: ComponentChildren;
+  /** What stands above rows that follow each other and have the same group; `null`: nothing. */
+  group?: { of: (row: T) => string; head: (name: string) => ComponentChildren };
 }) {
   if (!props.rows.length) return <>{props.empty ?? <Empty title="Nothing here" />}</>;
+  const { rows, group } = props;
+  const headOf = (row: T, place: number): ComponentChildren => {
+    const name = group?.of(row);
+    const before = rows[place - 1];
+    return name === undefined || (before !== undefined && group?.of(before) === name) ? null : group?.head(name);
+  };
   return (
     <div class="scroll" tabIndex={0} role="group" aria-label={props.label}>
       <table aria-label={props.label}>
@@ -132,15 +140,27 @@ export function Table<T>(props: {
           </tr>
         </thead>
         <tbody>
-          {props.rows.map((row) => (
-            <tr key={props.keyOf(row)}>
-              {props.columns.map((column) => (
-                <td class={`${column.className ?? ""} ${column.label ? "" : "actions"}`} data-label={column.label} key={column.label}>
-                  {column.cell(row)}
-                </td>
-              ))}
-            </tr>
-          ))}
+          {rows.map((row, place) => {
+            const head = headOf(row, place);
+            return (
+              <Fragment key={props.keyOf(row)}>
+                {head && (
+                  <tr class="group-head">
+                    <th scope="rowgroup" colSpan={props.columns.length}>
+                      {head}
+                    </th>
+                  </tr>
+                )}
+                <tr>
+                  {props.columns.map((column) => (
+                    <td class={`${column.className ?? ""} ${column.label ? "" : "actions"}`} data-label={column.label} key={column.label}>
+                      {column.cell(row)}
+                    </td>
+                  ))}
+                </tr>
+              </Fragment>
+            );
+          })}
         </tbody>
       </table>
     </div>
