@@ -4,7 +4,7 @@ import { useLocation, useSearch } from "wouter-preact";
 import { accepted, client, query, type Schemas } from "../api/client";
 import { useData } from "../api/use";
 import { ExportButtons } from "../ui/export";
-import { exact, timestamp } from "../ui/format";
+import { exact, tail, timestamp } from "../ui/format";
 import { Button, Empty, Shown, Table, Turn, usePages } from "../ui/parts";
 
 type Entry = Schemas["AuditEntryInfo"];
@@ -92,10 +92,13 @@ export function Audit() {
 }
 
 /** A value that becomes a condition of the list when it is pressed. */
+/** Longer names, such as ids, are shown by their end. */
+const MOST_CHARS = 24;
+
 function Narrow({ label, to }: { label: string; to: () => void }) {
   return (
-    <button type="button" class="link" title={`Only ${label}`} onClick={to}>
-      {label}
+    <button type="button" class="link nowrap" title={`Only ${label}`} onClick={to}>
+      {label.length > MOST_CHARS ? `…${tail(label)}` : label}
     </button>
   );
 }

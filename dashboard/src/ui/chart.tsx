@@ -105,6 +105,7 @@ export function Chart(props: Properties) {
       {
         width: parent.clientWidth,
         height,
+        padding: [null, 28, null, null], // half of a time at the right end
         cursor: { points: { size: 6 }, y: false },
         scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(high ?? 1, 1) * 1.08] } },
         hooks: { draw: [(drawn) => drawMarks(drawn, marked.current, resolved("ink-2"))] },
