@@ -14,7 +14,7 @@ import pytest
 from ojster.core import json_objects, property_values, schema_cost, wire
 from ojster.core.settings import ServiceSettings
 from ojster.events import reaction_rules
-from ojster.jobs import checkpoints, code, filters, job_types, names, new_job, queries, rate_limit_wire
+from ojster.jobs import checkpoints, code, filters, job_types, names, new_job, queries, rate_limit_wire, signatures
 from ojster.schedules import cron_expression
 from ojster.server.application import Application
 from ojster.service import Service
@@ -120,6 +120,14 @@ PROBES: Final[dict[str, Probe]] = {
     "defaults of a job type": (
         job_types.MAX_DEFAULTS_BYTES,
         lambda n: ("PUT", "/job-types/a", {"meta": {"x": "x" * (n - 17)}}),
+    ),
+    "arguments of a job type, as a worker announces them": (
+        signatures.MAX_SIGNATURE_BYTES,
+        lambda n: ("PUT", "/signatures", {"signatures": [{"type": "a", "schema": {"x": "x" * (n - 8)}}]}),
+    ),
+    "job types whose arguments a worker announces": (
+        signatures.MAX_SIGNATURES,
+        lambda n: ("PUT", "/signatures", {"signatures": [{"type": f"t{i}", "schema": {}} for i in range(n)]}),
     ),
     "parts of a schema": (schema_cost.MAX_PARTS, schema),
     "parameters of a workflow": (plan.MAX_PARAMS_BYTES, lambda n: workflow(params={"x": "x" * (n - 8)})),
