@@ -200,20 +200,20 @@ async def test_all_jobs_that_match_are_retried_as_many_as_the_button_says(
 async def test_a_gate_is_approved_and_a_form_is_answered(bench: Bench, server: str, page: Page) -> None:
     release, expense = await data.release(bench), await data.expense(bench)
     await open_page(page, server, f"workflows/{release}")
-    await page.get_by_role("button", name="Approve", exact=True).click()
+    await page.get_by_role("button", name="Approve step", exact=True).click()
     await page.get_by_role("dialog").get_by_label("Notes").fill("looks good")
-    await page.get_by_role("button", name="Approve it").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Approve step").click()
     await page.get_by_text("approve was approved.").wait_for()
     (job,) = await bench.fetch("steps")
     assert job.type == "do.approve"
     await open_page(page, server, f"workflows/{expense}")
-    await page.get_by_role("button", name="Answer").click()
+    await page.get_by_role("button", name="Answer step").click()
     dialog = page.get_by_role("dialog")
     await dialog.get_by_role("group", name="Approved").get_by_label("Yes").check()
     await dialog.get_by_label("Limit").fill("250")
     await dialog.get_by_label("books").check()
     await dialog.get_by_role("button", name="Send answer").click()
-    await page.get_by_text("ask goes on.").wait_for()
+    await page.get_by_text("ask got the answer.").wait_for()
     (job,) = await bench.fetch("steps")
     assert job.parent_results is not None
     assert b'"limit":250' in job.parent_results
@@ -236,7 +236,7 @@ async def test_a_flow_shows_where_it_waits_and_gets_a_message_and_an_update(
     await dialog.get_by_role("button", name="Send message").click()
     await page.get_by_text("The message approval was sent.").wait_for()
     await page.get_by_role("button", name="approval message, completed").wait_for()
-    await page.get_by_text("It can go on, and waits for a worker").wait_for()
+    await page.get_by_text("It is ready, and waits for a worker").wait_for()
     await page.get_by_role("button", name="Ask put").click()
     await dialog.get_by_label("Item").fill("tea")
     await dialog.get_by_role("button", name="Ask flow").click()
@@ -268,12 +268,12 @@ async def test_a_flow_is_cancelled_shown_as_cancelling_and_terminated(bench: Ben
     await page.get_by_role("button", name="Terminate workflow").click()
     await page.get_by_text("It ends without cleaning up").wait_for()
     await page.get_by_role("button", name="Terminate this workflow").click()
-    await page.get_by_role("button", name="Retry what failed").wait_for()
+    await page.get_by_role("button", name="Retry failed steps").wait_for()
     info = await bench.service.workflows.show(flow)
     assert (info.state, info.finished) == ("cancelled", True)
-    await page.get_by_role("button", name="Retry what failed").click()
     await page.get_by_role("button", name="Retry failed steps").click()
-    await page.get_by_text("It can go on, and waits for a worker").wait_for()
+    await page.get_by_role("dialog").get_by_role("button", name="Retry failed steps").click()
+    await page.get_by_text("It is ready, and waits for a worker").wait_for()
     assert (await bench.service.workflows.show(flow)).state == "running"
 
 
@@ -293,7 +293,7 @@ async def test_a_queue_is_emptied_after_its_name_was_typed(bench: Bench, server:
         await bench.push("mail.send", number, queue="mail")
     running = await bench.fetch_one("mail")
     await open_page(page, server, "queues/mail")
-    await page.get_by_role("button", name="Empty").click()
+    await page.get_by_role("button", name="Empty queue").click()
     go_on = page.get_by_role("dialog").get_by_role("button", name="Cancel jobs")
     assert await go_on.is_disabled()
     await page.get_by_role("dialog").get_by_role("textbox").fill("mail")
@@ -307,8 +307,8 @@ async def test_a_queue_that_is_full_is_seen_and_its_limit_changed(bench: Bench, 
     await bench.push(queue="mail")
     await open_page(page, server, "queues/mail")
     await page.get_by_label("Waiting jobs").fill("1")
-    await page.get_by_role("button", name="Preview the change").click()
-    await page.get_by_role("dialog").get_by_role("button", name="Change it").click()
+    await page.get_by_role("button", name="Preview change").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Change settings").click()
     await page.get_by_text("The settings of mail were changed.").wait_for()
     pushed = await page.request.post(
         f"{server}/ojs/v1/jobs", data={"type": "x", "args": [], "options": {"queue": "mail"}}
@@ -325,9 +325,9 @@ async def test_a_workspace_is_limited(bench: Bench, server: str, page: Page) -> 
     headings = await page.get_by_role("columnheader").all_inner_texts()
     row = await page.get_by_role("row").filter(has_text="acme").get_by_role("cell").all_inner_texts()
     assert dict(zip(headings, row, strict=True))["Done in 24 h"] == "3"
-    await page.get_by_role("button", name="Limit acme").click()
+    await page.get_by_role("button", name="Change limit of acme").click()
     await page.get_by_role("dialog").get_by_role("textbox").fill("3")
-    await page.get_by_role("button", name="Change it").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Change limit").click()
     await page.get_by_text("0 of 3").wait_for()
 
 
@@ -341,8 +341,8 @@ async def test_a_token_is_made_shown_once_and_revoked(bench: Bench, server: str,
     await page.get_by_role("button", name="I have it").click()
     (token,) = await bench.service.tokens.all()
     assert token.name == "ada"
-    await page.get_by_role("button", name="Revoke ada").click()
-    await page.get_by_role("button", name="Revoke it").click()
+    await page.get_by_role("button", name="Revoke token ada").click()
+    await page.get_by_role("button", name="Revoke token", exact=True).click()
     await page.get_by_text("ada was revoked.").wait_for()
     assert await bench.service.tokens.all() == []
 
@@ -512,7 +512,7 @@ async def test_a_new_schedule_shows_its_next_runs_before_it_is_made(
     await page.get_by_label("Name").fill("early")
     await page.get_by_label("Job type").fill("report.build")
     await page.get_by_role("button", name="Create schedule").click()
-    await page.get_by_text("The schedule early was made.").wait_for()
+    await page.get_by_text("The schedule early was created.").wait_for()
     assert (await bench.service.schedules.find("early")).expression == "30 4 * * *"
 
 
@@ -534,7 +534,7 @@ async def test_a_new_schedule_takes_no_name_of_another_and_that_one_is_edited(
     await page.get_by_text("There is a cron job 'nightly' already.").wait_for()
     assert await bench.service.schedules.find("nightly") == before
     await page.get_by_role("button", name="Close form").click()
-    await page.get_by_role("button", name="Edit nightly").click()
+    await page.get_by_role("button", name="Edit schedule nightly").click()
     await page.get_by_label("Cron expression").fill("30 4 * * *")
     await page.get_by_role("button", name="Save schedule").click()
     await page.get_by_text("The schedule nightly was changed.").wait_for()
@@ -712,7 +712,7 @@ async def test_a_step_is_found_wherever_it_is_and_a_late_form_is_answered(
     await page.keyboard.press("Enter")
     await page.get_by_text("No step has “nothing like it” in its name, path or type.").wait_for()
     await page.get_by_text("waits for an answer").wait_for()
-    await page.get_by_role("button", name="Answer").click()
+    await page.get_by_role("button", name="Answer step").click()
     await page.get_by_label("Limit").fill("250")
     await page.get_by_role("button", name="Send answer").click()
     await page.get_by_text("waits for an answer").wait_for(state="detached")
@@ -730,16 +730,16 @@ async def test_a_webhook_is_made_turned_off_given_a_new_secret_and_deleted(bench
         first = await page.get_by_role("dialog").locator("code").inner_text()
         await page.get_by_role("button", name="I have it").click()
         await page.get_by_role("row").filter(has_text="job.failed, workflow.*").wait_for()
-        await page.get_by_role("button", name="Turn off").click()
+        await page.get_by_role("button", name="Turn webhook off").click()
         await page.get_by_role("button", name="Undo").click()
-        await page.get_by_role("button", name="Turn off").wait_for()
-        await page.get_by_role("button", name="New secret").click()
+        await page.get_by_role("button", name="Turn webhook off").wait_for()
+        await page.get_by_role("button", name="Replace secret").click()
         await page.get_by_role("button", name="Create secret").click()
         await page.get_by_text("It is shown only now.").wait_for()
         assert await page.get_by_role("dialog").locator("code").inner_text() != first
         await page.get_by_role("button", name="I have it").click()
         await page.get_by_role("button", name="Delete http://127.0.0.1:9/hook").click()
-        await page.get_by_role("button", name="Delete it").click()
+        await page.get_by_role("button", name="Delete webhook").click()
         await page.get_by_text("No webhooks").wait_for()
 
 

@@ -33,7 +33,7 @@ DIALOGS = [
     ("queues/mail", "", "Empty"),
     ("schedules", "", "New schedule"),
     ("schedules", "", "Show runs of nightly"),
-    ("schedules", "", "Edit nightly"),
+    ("schedules", "", "Edit schedule nightly"),
     ("events", "Webhooks", "New webhook"),
     ("admin", "Workspaces", "Limit acme"),
     ("admin", "Tokens", "New token"),

@@ -102,14 +102,14 @@ async def test_the_queue_in_trouble_comes_first_and_its_limits_are_controls_that
 
     await open_page(page, server, "queues/late")
     await page.get_by_text("2 run now").wait_for()
-    assert await page.get_by_role("button", name="Preview the change").is_disabled()
+    assert await page.get_by_role("button", name="Preview change").is_disabled()
     await page.get_by_label("Jobs at once").fill("1")
     starts = page.get_by_label("Starts", exact=True)
     await starts.fill("90")
     await page.get_by_label("Waiting jobs").fill("1")
     await page.get_by_label("When it is full").select_option("discard the oldest job")
     assert await faults(page) == []
-    await page.get_by_role("button", name="Preview the change").click()
+    await page.get_by_role("button", name="Preview change").click()
     dialog = page.get_by_role("dialog")
     words = await dialog.inner_text()
     for said in (
@@ -122,7 +122,7 @@ async def test_the_queue_in_trouble_comes_first_and_its_limits_are_controls_that
     assert await faults(page) == []
     limits = (await bench.service.queues.configuration("late")).configuration
     assert limits.concurrency is None, "nothing was changed"
-    await dialog.get_by_role("button", name="Change it").click()
+    await dialog.get_by_role("button", name="Change settings").click()
     await page.get_by_text("2 of 1 run now").wait_for()
     await page.get_by_text("2 of 1 wait now").wait_for()
     limits = (await bench.service.queues.configuration("late")).configuration
@@ -132,7 +132,7 @@ async def test_the_queue_in_trouble_comes_first_and_its_limits_are_controls_that
     await page.get_by_text("2 of 1 run now").wait_for(state="detached")
     assert (await bench.service.queues.configuration("late")).configuration == QueueConfigurationBody()
     await page.get_by_label("Jobs at once").fill("many")
-    await page.get_by_role("button", name="Preview the change").click()
+    await page.get_by_role("button", name="Preview change").click()
     await page.get_by_text("Jobs at once: many is no whole number.").wait_for()
 
 
@@ -151,14 +151,14 @@ async def test_a_change_of_settings_leaves_what_another_operator_has_changed_mea
     await page.request.put(config, data={"concurrency": 3, "retention": theirs[0], "backpressure": theirs[1]})
     waiting = page.get_by_label("Waiting jobs")
     await waiting.fill("0")
-    await page.get_by_role("button", name="Preview the change").click()
+    await page.get_by_role("button", name="Preview change").click()
     await page.get_by_text("Waiting jobs: 0 is no bound.").wait_for()
     await waiting.fill("8")
     await page.get_by_text("1 of 7 wait now").wait_for()
-    await page.get_by_role("button", name="Preview the change").click()
+    await page.get_by_role("button", name="Preview change").click()
     dialog = page.get_by_role("dialog")
     await dialog.get_by_text("2 settings would change").wait_for()
-    await dialog.get_by_role("button", name="Change it").click()
+    await dialog.get_by_role("button", name="Change settings").click()
     await page.get_by_text("1 of 8 wait now").wait_for()
     limits = (await bench.service.queues.configuration("mail")).configuration
     assert limits.backpressure
@@ -176,7 +176,7 @@ async def test_the_limits_of_a_key_are_replaced_for_a_while(bench: Bench, server
     await open_page(page, server, "queues")
     limits = page.get_by_role("table", name="Rate limits")
     await limits.get_by_text("2 of 2").wait_for()
-    await limits.get_by_role("button", name="Replace the limits of stripe").click()
+    await limits.get_by_role("button", name="Replace limits of stripe").click()
     dialog = page.get_by_role("dialog")
     await dialog.get_by_label("Jobs at once").fill("1")
     await dialog.get_by_text("2 run now: none starts until fewer than 1 do").wait_for()
@@ -186,7 +186,7 @@ async def test_the_limits_of_a_key_are_replaced_for_a_while(bench: Bench, server
     replaced = (await bench.service.rate_limits.find("stripe")).override
     assert replaced
     assert replaced.expires_at
-    await limits.get_by_role("button", name="Take back what replaces the limits of stripe").click()
+    await limits.get_by_role("button", name="Remove override of stripe").click()
     await limits.get_by_text("2 of 2").wait_for()
 
 

@@ -82,8 +82,8 @@ function System() {
         ? undefined
         : {
             title: "Turn maintenance on?",
-            text: "Workers get no jobs, and schedules create none, until it is turned off. Jobs can still be pushed, and those that run go on.",
-            action: "Turn it on",
+            text: "Workers get no jobs, and schedules create none, until you turn it off. Jobs can still be pushed, and running jobs continue.",
+            action: "Turn maintenance on",
             isDangerous: true,
             field: { label: "Reason, for others" },
           },
@@ -100,7 +100,7 @@ function System() {
             <span>{data.enabled ? `On${data.reason ? `: ${data.reason}` : ""}` : "Off"}</span>
             {may("admin") && (
               <Button icon={data.enabled ? "play" : "pause"} kind={data.enabled ? "main" : undefined} onClick={() => void change(data.enabled)}>
-                {data.enabled ? "Turn off" : "Turn on"}
+                {data.enabled ? "Turn maintenance off" : "Turn maintenance on"}
               </Button>
             )}
           </div>
@@ -156,7 +156,7 @@ function Tenants() {
       {
         title: `Limit ${tenant.tenant_id}`,
         text: `So many of its jobs run at once, in all queues. Now: ${tenant.limits.max_concurrency ?? "no limit"}.`,
-        action: "Change it",
+        action: "Change limit",
         field: { label: "Jobs at once; empty: no limit" },
       },
     );
@@ -174,15 +174,15 @@ function Tenants() {
             { label: "Workspace", className: "grow", cell: (tenant) => <b>{tenant.tenant_id}</b> },
             { label: "Waiting", className: "num", cell: (tenant) => compact(tenant.jobs.available ?? 0) },
             { label: "Running", className: "num", cell: (tenant) => `${compact(tenant.jobs.active ?? 0)}${tenant.limits.max_concurrency ? ` of ${tenant.limits.max_concurrency}` : ""}` },
-            { label: "Dead", className: "num wide", cell: (tenant) => compact(tenant.jobs.discarded ?? 0) },
+            { label: "Gave up", className: "num wide", cell: (tenant) => compact(tenant.jobs.discarded ?? 0) },
             { label: "Done in 24 h", className: "num wide", cell: (tenant) => compact(tenant.jobs.completed_24h) },
             { label: "Weight", className: "num wide", cell: (tenant) => tenant.fairness_weight },
             {
               label: "",
               className: "num",
               cell: (tenant) => tenant.tenant_id !== "_default" && (
-                <Button isSmall aria-label={`Limit ${tenant.tenant_id}`} onClick={() => void limit(tenant)}>
-                  Limit
+                <Button isSmall aria-label={`Change limit of ${tenant.tenant_id}`} onClick={() => void limit(tenant)}>
+                  Change limit
                 </Button>
               ),
             },
@@ -204,7 +204,7 @@ function Tokens() {
         const made = await accepted(client.POST("/ojs/v1/admin/tokens/{id}/rotate", { params: { path: { id } } }));
         setSecret(made.token.secret ?? null);
       },
-      { title: `Rotate ${name}?`, text: "It gets a new secret. The old one stays valid for one day.", action: "Rotate it" },
+      { title: `Rotate ${name}?`, text: "It gets a new secret. The old one stays valid for one day.", action: "Rotate token" },
     );
     tokens.reload();
   };
@@ -214,7 +214,7 @@ function Tokens() {
         await accepted(client.DELETE("/ojs/v1/admin/tokens/{id}", { params: { path: { id } } }));
         return `${name} was revoked.`;
       },
-      { title: `Revoke ${name}?`, text: "Whoever uses it is refused at once. This cannot be undone.", action: "Revoke it", isDangerous: true },
+      { title: `Revoke ${name}?`, text: "Whoever uses it is refused at once. This cannot be undone.", action: "Revoke token", isDangerous: true },
     );
     tokens.reload();
   };
@@ -247,11 +247,11 @@ function Tokens() {
                 className: "num nowrap",
                 cell: (token) => (
                   <>
-                    <Button isSmall aria-label={`Rotate ${token.name}`} onClick={() => void rotate(token.id, token.name)}>
-                      Rotate
+                    <Button isSmall aria-label={`Rotate token ${token.name}`} onClick={() => void rotate(token.id, token.name)}>
+                      Rotate token
                     </Button>{" "}
-                    <Button isSmall kind="danger" aria-label={`Revoke ${token.name}`} onClick={() => void revoke(token.id, token.name)}>
-                      Revoke
+                    <Button isSmall kind="danger" aria-label={`Revoke token ${token.name}`} onClick={() => void revoke(token.id, token.name)}>
+                      Revoke token
                     </Button>
                   </>
                 ),

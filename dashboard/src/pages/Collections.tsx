@@ -91,7 +91,7 @@ export function CollectionPage({ name }: { name: string }) {
         await accepted(client.DELETE("/ojs/v1/collections/{name}/items/{item}", { params: { path: { name, item } } }));
         return `${item} was removed.`;
       },
-      { title: `Remove ${item}?`, text: "Look-ups no longer find it. Its history stays.", action: "Remove it", isDangerous: true },
+      { title: `Remove ${item}?`, text: "Look-ups no longer find it. Its history stays.", action: "Remove item", isDangerous: true },
     );
     items.reload();
   };

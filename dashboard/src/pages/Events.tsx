@@ -139,7 +139,7 @@ function Deliveries() {
               cell: (one) =>
                 one.state === "dead" && (
                   <Button isSmall icon="retry" onClick={() => void redeliver(one.id)}>
-                    Send again
+                    Send delivery again
                   </Button>
                 ),
             },
@@ -199,7 +199,7 @@ function Webhooks() {
         hooks.reload();
         return "The webhook was deleted.";
       },
-      { title: "Delete the webhook?", text: `Nothing is sent to ${url} any more. This cannot be undone.`, action: "Delete it", isDangerous: true },
+      { title: "Delete the webhook?", text: `Nothing is sent to ${url} any more. This cannot be undone.`, action: "Delete webhook", isDangerous: true },
     );
   };
   return (
@@ -241,13 +241,13 @@ function Webhooks() {
                 cell: (one) => (
                   <>
                     <Button isSmall onClick={() => void test(one.id)}>
-                      Test
+                      Test webhook
                     </Button>{" "}
                     <Button isSmall onClick={() => void turn(one)}>
-                      Turn {one.active ? "off" : "on"}
+                      Turn webhook {one.active ? "off" : "on"}
                     </Button>{" "}
                     <Button isSmall onClick={() => void rotate(one)}>
-                      New secret
+                      Replace secret
                     </Button>{" "}
                     <Button isSmall icon="trash" kind="danger" aria-label={`Delete ${one.url}`} onClick={() => void remove(one)} />
                   </>

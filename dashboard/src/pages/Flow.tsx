@@ -108,7 +108,7 @@ export function FlowWaits({ id, flow, reload }: { id: string; flow: Info; reload
 
 function saidOf(flow: Info): string {
   if (flow.state === "active") return "A worker runs its function.";
-  if (flow.state === "available") return "It can go on, and waits for a worker that runs it.";
+  if (flow.state === "available") return "It is ready, and waits for a worker.";
   return `Its function is ${flow.state}.`;
 }
 

@@ -254,7 +254,7 @@ function Actions({ job, reload }: { job: Job; reload: () => void }) {
     <>
       {may("cancel") && job.state === "pending" && (
         <Button icon="play" kind="main" onClick={() => void activate()}>
-          Let it run
+          Let job run
         </Button>
       )}
       {may("cancel") && (job.state === "discarded" || job.state === "retryable") && (
@@ -515,7 +515,7 @@ function Notes({ id }: { id: string }) {
         await accepted(client.POST("/ojs/v1/jobs/{id}/info", { ...path, body: { note: text } as unknown as Schemas["NoteBody"] }));
         return "The note was added.";
       },
-      { title: "Add a note", text: "It stays with the job.", action: "Add it", field: { label: "Note", isRequired: true } },
+      { title: "Add a note", text: "It stays with the job.", action: "Add note", field: { label: "Note", isRequired: true } },
     );
     notes.reload();
   };

@@ -48,7 +48,7 @@ export function Login({ provider, begin }: { provider: string | null | undefined
             required
           />
           <small>
-            An owner of the server makes one with <code>ojster tokens create NAME --role viewer</code>.
+            An owner of the server creates one with <code>ojster tokens create NAME --role viewer</code>.
           </small>
         </label>
         <Button type="submit" kind={provider ? undefined : "main"} disabled={isBusy}>

@@ -51,10 +51,10 @@ export function QueuePage({ name }: { name: string }) {
               kind={queue.data.paused ? "main" : undefined}
               onClick={() => void switchQueue(dialogs, name, queue.data?.paused ?? false, queue.reload)}
             >
-              {queue.data.paused ? "Resume" : "Pause"}
+              {queue.data.paused ? "Resume queue" : "Pause queue"}
             </Button>
             <Button icon="trash" kind="danger" onClick={() => void purge()}>
-              Empty
+              Empty queue
             </Button>
           </>
         )

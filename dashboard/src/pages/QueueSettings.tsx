@@ -205,10 +205,10 @@ export function QueueSettings({ name, data, reload }: { name: string; data: Deta
       <Others config={config} />
       <div class="buttons">
         <Button disabled={!draft} onClick={() => setDraft(null)}>
-          Leave it
+          Keep settings
         </Button>
         <Button kind="main" disabled={!draft} onClick={() => void look()}>
-          Preview the change
+          Preview change
         </Button>
       </div>
       {foreseen && <Foreseen name={name} changes={foreseen.changes} close={() => setForeseen(null)} apply={() => void apply()} />}
@@ -287,7 +287,7 @@ function uses(data: Detail): [string, preact.ComponentChildren][] {
   if (use?.rate) {
     const { current_count: used, limit: starts, window_resets_at: resets } = use.rate;
     const words = `${number(used)} of ${number(starts)} used now`;
-    shown.push(["Starts", <><Used done={used} of={starts} words={words} />{resets && <> starts anew <Time at={resets} /></>}</>]);
+    shown.push(["Starts", <><Used done={used} of={starts} words={words} />{resets && <> starts again <Time at={resets} /></>}</>]);
   }
   if (use?.throttle) shown.push(["Next start", <>the next may start <Time at={use.throttle.next_allowed_at} /></>]);
   return shown;
@@ -343,7 +343,7 @@ function Foreseen({ name, changes, close, apply }: { name: string; changes: Chan
         <div class="buttons">
           <Button onClick={close}>Keep it as it is</Button>
           <Button kind="main" onClick={apply}>
-            Change it
+            Change settings
           </Button>
         </div>
       </div>

@@ -51,12 +51,12 @@ export function RateLimits() {
             cell: (limit) =>
               may("admin") && (
                 <>
-                  <Button isSmall aria-label={`Replace the limits of ${limit.key}`} onClick={() => setChanged(limit)}>
-                    Replace
+                  <Button isSmall aria-label={`Replace limits of ${limit.key}`} onClick={() => setChanged(limit)}>
+                    Replace limits
                   </Button>{" "}
                   {limit.override && (
-                    <Button isSmall aria-label={`Take back what replaces the limits of ${limit.key}`} onClick={() => void restore(limit.key)}>
-                      Take back
+                    <Button isSmall aria-label={`Remove override of ${limit.key}`} onClick={() => void restore(limit.key)}>
+                      Remove override
                     </Button>
                   )}
                 </>

@@ -74,7 +74,7 @@ function Crons({ crons, reload }: { crons: Cron[]; reload: () => void }) {
     await act(
       async () => {
         await set(!cron.enabled);
-        return cron.enabled ? `${cron.name} fires no more.` : `${cron.name} fires again.`;
+        return cron.enabled ? `The schedule ${cron.name} is paused.` : `The schedule ${cron.name} runs again.`;
       },
       undefined,
       () => set(cron.enabled),
@@ -90,7 +90,7 @@ function Crons({ crons, reload }: { crons: Cron[]; reload: () => void }) {
         await accepted(client.DELETE("/ojs/v1/crons/{name}", path(cron)));
         return `${cron.name} was deleted.`;
       },
-      { title: `Delete ${cron.name}?`, text: "It fires no more, and must be made anew. Its jobs and workflows stay.", action: "Delete schedule", isDangerous: true },
+      { title: `Delete ${cron.name}?`, text: "It starts nothing more. Its jobs and workflows stay. This cannot be undone.", action: "Delete schedule", isDangerous: true },
     );
     reload();
   };
@@ -104,7 +104,7 @@ function Crons({ crons, reload }: { crons: Cron[]; reload: () => void }) {
         keyOf={(cron) => `${cron.tenant_id} ${cron.name}`}
         empty={
           <Empty icon="schedules" title="No schedules yet">
-            Declare one in your application with <code>@app.cron(…)</code>, or make one here.
+            Declare one in your application with <code>@app.cron(…)</code>, or create one here.
           </Empty>
         }
         columns={[
@@ -146,8 +146,8 @@ function Crons({ crons, reload }: { crons: Cron[]; reload: () => void }) {
                   </Button>
                 )}{" "}
                 {may("enqueue") && (
-                  <Button isSmall onClick={() => void edit(cron)} aria-label={`Edit ${cron.name}`}>
-                    Edit
+                  <Button isSmall onClick={() => void edit(cron)} aria-label={`Edit schedule ${cron.name}`}>
+                    Edit schedule
                   </Button>
                 )}{" "}
                 {may("admin") && (
@@ -177,7 +177,7 @@ function templateOf(known: Cron | undefined, form: { type: string; args: string;
     if (!(error instanceof SyntaxError)) throw error;
     args = null;
   }
-  if (!Array.isArray(args)) throw new Error("The arguments are no JSON array, such as [1, \"two\"].");
+  if (!Array.isArray(args)) throw new Error("The arguments are no JSON list, such as [1, \"two\"].");
   const template = known?.job_template as Record<string, unknown> | undefined;
   return { ...template, type: form.type, args, options: { ...optionsOf(known), queue: form.queue } };
 }
@@ -227,7 +227,7 @@ function CronForm({ known, close, saved }: { known?: Cron; close: () => void; sa
       };
       const request = { body: unrounded(body) as unknown as Schemas["CronBody"], ...ofTenant(known?.tenant_id) };
       await accepted(client.POST("/ojs/v1/crons", request));
-      return `The schedule ${form.name} was ${known ? "changed" : "made"}.`;
+      return `The schedule ${form.name} was ${known ? "changed" : "created"}.`;
     });
     if (isDone) {
       saved();
@@ -237,7 +237,7 @@ function CronForm({ known, close, saved }: { known?: Cron; close: () => void; sa
   return (
     <NewDialog label={known ? `Edit ${known.name}` : "New schedule"} action={known ? "Save schedule" : "Create schedule"} close={close} save={save}>
       {known ? (
-        <p>A worker whose application declares this schedule sets it back when it starts.</p>
+        <p>If an application declares this schedule, its workers restore it when they start.</p>
       ) : (
         <label class="field">
           <span>Name</span>
@@ -281,7 +281,7 @@ function CronForm({ known, close, saved }: { known?: Cron; close: () => void; sa
             <input class="input" value={form.type} onInput={set("type")} required />
           </label>
           <label class="field">
-            <span>Arguments, a JSON array</span>
+            <span>Arguments, as a JSON list</span>
             <input class="input mono" value={form.args} onInput={set("args")} />
           </label>
           <label class="field">

@@ -128,7 +128,7 @@ export function WorkflowPage({ id }: { id: string }) {
                   setTab("steps");
                 }}
               >
-                See the steps
+                Open failed steps
               </Button>
             </Why>
           )}
@@ -275,7 +275,7 @@ function Actions({ workflow, reload }: { workflow: Info; reload: () => void }) {
         await accepted(client.POST("/ojs/v1/workflows/{id}/retry", path));
         return "What had failed runs again.";
       },
-      { title: "Retry what failed?", text: "Steps that failed or were cancelled run again. Those that completed keep their results.", action: "Retry failed steps" },
+      { title: "Retry failed steps?", text: "Steps that failed or were cancelled run again. Those that completed keep their results.", action: "Retry failed steps" },
     );
     reload();
   };
@@ -290,7 +290,7 @@ function Actions({ workflow, reload }: { workflow: Info; reload: () => void }) {
   return FINAL.has(workflow.state) ? (
     workflow.state === "completed" ? null : (
       <Button icon="retry" kind="main" onClick={() => void retry()}>
-        Retry what failed
+        Retry failed steps
       </Button>
     )
   ) : (
@@ -346,7 +346,7 @@ function Gate({ id, step, reload }: { id: string; step: Row; reload: () => void 
       {
         title: action === "approve" ? `Approve ${step.path}?` : `Reject ${step.path}?`,
         text: action === "approve" ? "The steps behind it start." : "The step fails, and what depends on it does not run.",
-        action: action === "approve" ? "Approve it" : "Reject it",
+        action: action === "approve" ? "Approve step" : "Reject step",
         isDangerous: action === "reject",
         field: { label: "Notes, for others" },
       },
@@ -361,10 +361,10 @@ function Gate({ id, step, reload }: { id: string; step: Row; reload: () => void 
       {may("admin") && (
         <span class="filters" style={{ marginLeft: "auto" }}>
           <Button isSmall kind="main" icon="check" onClick={() => void review("approve")}>
-            Approve
+            Approve step
           </Button>
           <Button isSmall kind="danger" icon="cross" onClick={() => void review("reject")}>
-            Reject
+            Reject step
           </Button>
         </span>
       )}
@@ -385,7 +385,7 @@ function Suspended({ id, step, reload }: { id: string; step: Row; reload: () => 
     const body = { result, step: step.path } as unknown as Schemas["ResumeBody"];
     await accepted(client.POST("/ojs/v1/workflows/{id}/resume", { params: { path: { id } }, body }));
     setOpen(false);
-    tell(`${step.path} goes on.`);
+    tell(`${step.path} got the answer.`);
     reload();
   };
   return (
@@ -396,7 +396,7 @@ function Suspended({ id, step, reload }: { id: string; step: Row; reload: () => 
       {may("cancel") && (
         <span style={{ marginLeft: "auto" }}>
           <Button isSmall kind="main" onClick={() => setOpen(true)}>
-            Answer
+            Answer step
           </Button>
         </span>
       )}
@@ -438,7 +438,7 @@ function StepFilter(props: {
         </select>
       </label>
       <Button type="submit" isSmall icon="search">
-        Find
+        Find steps
       </Button>
       {(props.turn?.newer ?? props.turn?.older) && <Turn {...props.turn} labels={["Steps before", "Steps after"]} />}
     </form>
@@ -497,7 +497,7 @@ function StepDialog(props: { id: string; step: Row; close: () => void; reload: (
     const question = action === "cancel" && {
       title: `Cancel ${titleOf(step)}?`,
       text: "If it runs, its worker is asked to stop it. Steps that need it do not run.",
-      action: "Cancel it",
+      action: "Cancel step",
       isDangerous: true,
     };
     const isDone = await act(async () => {
@@ -548,12 +548,12 @@ function StepDialog(props: { id: string; step: Row; close: () => void; reload: (
           )}
           {may("cancel") && !isAsked && (step.state === "failed" || step.state === "cancelled") && (
             <Button icon="retry" onClick={() => void change("retry")}>
-              Run it again
+              Run step again
             </Button>
           )}
           {may("cancel") && !isAsked && ["waiting", "pending", "active", "blocked"].includes(step.state) && (
             <Button icon="stop" kind="danger" onClick={() => void change("cancel")}>
-              Cancel it
+              Cancel step
             </Button>
           )}
           <Button kind="main" onClick={props.close}>
@@ -696,7 +696,7 @@ function Runs({ workflow }: { workflow: Info }) {
               className: "num",
               cell: (one) => (
                 <Button isSmall onClick={() => go(`/workflows/${workflow.id}/compare/${one.id}`)}>
-                  Compare
+                  Compare runs
                 </Button>
               ),
             },

@@ -265,6 +265,9 @@ function Start({ close }: { close: () => void }) {
             ) : (
               <Empty icon="workflows" title="No definitions and no flows">
                 Save a definition with <code>ojster definitions put</code>, or start a worker that has flows.
+                <p>
+                  <Button onClick={close}>Close form</Button>
+                </p>
               </Empty>
             )
           }

@@ -228,7 +228,7 @@ function Asked({ question, answer }: { question: Question; answer: (text: string
         {question.word && (
           <label class="field">
             <span>
-              Type <code>{question.word}</code> to go on
+              Type <code>{question.word}</code> to confirm
             </span>
             <input class="input" value={typed} onInput={(event) => setTyped(event.currentTarget.value)} autocomplete="off" />
           </label>
