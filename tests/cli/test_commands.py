@@ -30,6 +30,7 @@ from ojster.schedules.cron import Cron
 from ojster.storage.migrations import scripts
 from ojster.storage.postgres.shape import actual_shape, intended_shape
 from ojster.storage.postgres.url import parse_postgres_url
+from ojster.worker.registration import register
 from tests import forked
 from tests.postgres import free_port
 from tests.waiting import PATIENCE, never_retry
@@ -457,6 +458,19 @@ def test_a_worker_runs_until_its_queues_are_empty(ojster: Ojster) -> None:
     assert ojster.json("dead-letter", "list")["total"] == 0
     ojster("dead-letter", "retry", expect=2)
     ojster("worker", "no_such_module:app", expect=1)
+
+
+def test_the_arguments_that_workers_announce_are_shown(ojster: Ojster) -> None:
+    async def announce() -> None:
+        app = App(ojster.url)
+        app.job("double")(lambda n: n * 2)
+        await register(app.client(), app)
+        await app.aclose()
+
+    asyncio.run(announce())
+    shown = json.loads(ojster("job-types", "arguments", "double"))
+    assert shown["double"]["prefixItems"] == [{"title": "n"}]
+    assert json.loads(ojster("job-types", "arguments", "other")) == {}
 
 
 def test_a_worker_without_handlers_refuses_to_start_and_names_its_application(ojster: Ojster) -> None:
