@@ -35,9 +35,9 @@ DIALOGS = [
     ("schedules", "", "Show runs of nightly"),
     ("schedules", "", "Edit schedule nightly"),
     ("events", "Webhooks", "New webhook"),
-    ("admin", "Workspaces", "Limit acme"),
+    ("admin", "Workspaces", "Change limit of acme"),
     ("admin", "Tokens", "New token"),
-    ("admin", "Tokens", "Revoke reader"),
+    ("admin", "Tokens", "Revoke token reader"),
 ]
 """Pages, tabs, and buttons that open dialogs there."""
 
