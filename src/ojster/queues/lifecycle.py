@@ -18,7 +18,7 @@ from ojster.jobs.failure import Failure
 from ojster.jobs.push import ensure_queues
 from ojster.jobs.transitions import finish, note_failure
 from ojster.queues.configuration import Configuration, QueueConfig, apply, changed
-from ojster.queues.limits import key_of_queue
+from ojster.queues.limits import delete_limit, key_of_queue
 from ojster.queues.queues import Queue, find_queue
 from ojster.storage.call import for_each, returns_refusal
 from ojster.storage.transaction import Transaction
@@ -109,7 +109,7 @@ def delete(tx: Transaction, name: str) -> OjsterError | None:
         )
         return Conflict(message, resource_type="queue", resource_id=name, jobs=left)
     tx.execute("DELETE FROM queues WHERE name = :name", {"name": name})
-    tx.execute("DELETE FROM rate_limits WHERE key = :key", {"key": key_of_queue(name)})
+    delete_limit(tx, key_of_queue(name))
     tx.effects.configured = True
     tx.emit_about("queue.deleted", name, name)
     return None

@@ -3,8 +3,8 @@
 A limit is a row: the configured limits and the current usage. A claim locks the row before it counts, so limits hold
 for concurrent claims. The number of active jobs is counted from the jobs themselves and cannot drift.
 
-The limits of a queue have the key ``/queue/NAME``, which jobs cannot use. A job that starts while its queue has a
-concurrency limit keeps that key until it is pushed again, so that its end frees capacity.
+The limits of a queue have the key ``/queue/NAME``, those of a worker ``/worker/ID``, which jobs cannot use. A job that
+starts while its queue has a concurrency limit keeps that key until it is pushed again, so that its end frees capacity.
 
 Spec: ojs-rate-limiting
 """
@@ -38,6 +38,7 @@ LOCKED_RETRY_US: Final = 20_000
 """Minimum delay until limits are opened again, in microseconds: another transaction may hold a limit."""
 
 QUEUE_PREFIX: Final = "/queue/"
+WORKER_PREFIX: Final = "/worker/"
 
 _COLUMNS: Final = (
     "key, queues, concurrency, rate_limit, rate_period, throttle_limit, throttle_period, on_limit, override, "
@@ -117,6 +118,11 @@ def _rate(limit: int | None, period: int | None) -> Rate | None:
 def key_of_queue(queue: str) -> str:
     """Return the key of a queue's limits."""
     return QUEUE_PREFIX + queue
+
+
+def key_of_worker(worker_id: str) -> str:
+    """Return the key of a worker's limits."""
+    return WORKER_PREFIX + worker_id
 
 
 def find_limit(tx: Transaction, key: str, lock: str = "") -> Limit | None:
@@ -203,7 +209,7 @@ def limit_queue(tx: Transaction, queue: str, **changes: Any) -> None:
     known = find_limit(tx, key)
     limits = msgspec.structs.replace((known or Limit(key)).own, **changes)
     if limits == Limits():
-        tx.execute("DELETE FROM rate_limits WHERE key = :key", {"key": key})
+        delete_limit(tx, key)
         tx.effects.opened.add(queue)
         return
     set_limits(tx, key, limits, "wait", queue)
@@ -270,7 +276,13 @@ def block(tx: Transaction, key: str, until: int, reason: str) -> None:
 
 
 def count_active(tx: Transaction, key: str) -> int:
-    """Return the number of active jobs with a key, or in a queue if it is the key of a queue."""
+    """Return the number of active jobs with a key, or in a queue, or of a worker, if it is the key of one."""
+    if key.startswith(WORKER_PREFIX):
+        ((counted,),) = tx.execute(
+            "SELECT count(*) FROM jobs WHERE state = 'active' AND due_at IS NOT NULL AND worker_id = :worker_id",
+            {"worker_id": key.removeprefix(WORKER_PREFIX)},
+        )
+        return int(counted)
     if not key.startswith(QUEUE_PREFIX):
         return int(tx.execute(f"SELECT count(*) FROM jobs WHERE {_ACTIVE} = :key", {"key": key})[0][0])
     queue = key.removeprefix(QUEUE_PREFIX)
@@ -279,6 +291,11 @@ def count_active(tx: Transaction, key: str) -> int:
         {"queue": queue},
     )
     return int(counted) + tx.effects.counts.get((queue, "active"), 0)  # plus the unwritten changes of this transaction
+
+
+def delete_limit(tx: Transaction, key: str) -> None:
+    """Delete the limits of a key."""
+    tx.execute("DELETE FROM rate_limits WHERE key = :key", {"key": key})
 
 
 def write_limit(tx: Transaction, limit: Limit) -> None:
