@@ -57,6 +57,7 @@ CAPABILITIES: Final = (
     Capability("collections", "CollectionExtension", has_attributes=True),
     Capability("files"),
     Capability("schedules", "ScheduleExtension"),
+    Capability("push", "PushExtension", has_event_metrics=True),
     Capability("events", "EventExtension", has_attributes=True, has_event_metrics=True),
 )
 """All capabilities. Their order is that of their extensions at each extension point."""

@@ -30,6 +30,7 @@ from ojster.jobs.schema_service import SchemaService
 from ojster.jobs.scope import Caller, Scope
 from ojster.jobs.service import JobService
 from ojster.metering import record_events
+from ojster.push.service import PushService
 from ojster.queues.limit_service import PoolService, RateLimitService
 from ojster.queues.service import QueueService
 from ojster.schedules.maintenance import MaintenanceTasks, answer
@@ -180,6 +181,11 @@ class Service:
     def webhooks(self) -> WebhookService:
         """Webhook subscriptions and their deliveries."""
         return WebhookService(self.scope, self.jobs)
+
+    @cached_property
+    def push(self) -> PushService:
+        """Push endpoints: functions to which servers send jobs."""
+        return PushService(self.scope)
 
     @cached_property
     def collections(self) -> CollectionService:

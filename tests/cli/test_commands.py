@@ -306,6 +306,22 @@ def test_a_priority_is_adjusted(ojster: Ojster) -> None:
     assert "The priority of" in ojster("jobs", "prioritize", id, "0")
 
 
+def test_push_endpoints_are_made_listed_paused_and_deleted(ojster: Ojster) -> None:
+    address = "https://203.0.113.1/run"
+    options = ("--queue", "mail", "--type", "email.send", "--concurrency", "3", "--timeout", "1.5", "--rate", "9/PT1M")
+    assert ojster("endpoints", "set", "fn", address, *options).startswith("whsec_")
+    (shown,) = ojster.json("endpoints", "list")["endpoints"]
+    assert (shown["endpoint"], shown["queues"], shown["job_types"]) == (address, ["mail"], ["email.send"])
+    assert shown["config"] == {"max_concurrency": 3, "timeout_ms": 1500, "rate": {"limit": 9, "period": "PT1M"}}
+    assert ojster.json("endpoints", "pause", "fn")["state"] == "paused"
+    assert "paused" in ojster("endpoints", "list")
+    assert ojster.json("endpoints", "resume", "fn")["state"] == "active"
+    assert ojster("endpoints", "rotate-secret", "fn").startswith("whsec_")
+    assert "LIMIT/PERIOD" in ojster("endpoints", "set", "fn", address, "--rate", "many", expect=2)
+    ojster("endpoints", "delete", "fn")
+    ojster("endpoints", "delete", "fn", expect=3)
+
+
 def test_channels_are_made_listed_and_deleted(ojster: Ojster) -> None:
     ojster("channels", "email", "ops", "--from", "jobs@example.com", "--to", "ada@example.com", "--subject", "{event}")
     assert ojster("channels", "webhook", "chat", "https://203.0.113.1/hook").startswith("whsec_")

@@ -42,6 +42,7 @@ from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.interventions import Adjustment, DeadLetterRetry
 from ojster.jobs.messages import Acknowledgement, FailureReport, Progress, Release
 from ojster.jobs.queries import SORTS, Page
+from ojster.push.wire import PushConfigBody, PushEndpointBody
 from ojster.queues.wire import PoolBody, QueueConfigBody
 from ojster.schedules.cron import Cron
 from ojster.server.application import Application
@@ -401,6 +402,20 @@ async def test_priorities(client: Client) -> None:
     assert (await client.jobs.adjust_priority(pushed.job.id, -10)).priority == -5
     with pytest.raises(InvalidRequest):
         await client.jobs.adjust_priority(pushed.job.id, 150)
+
+
+async def test_push_endpoints(client: Client) -> None:
+    body = PushEndpointBody("https://203.0.113.1/run", ("email.send",), ("mail",), PushConfigBody(3, 1500))
+    made = await client.push.put("fn", body)
+    assert (made.worker_id, made.state, made.config.max_concurrency) == ("push_fn", "active", 3)
+    assert str((await client.push.rotate("fn")).config.signing_secret).startswith("whsec_")
+    assert (await client.push.pause("fn")).state == "paused"
+    assert (await client.push.resume("fn")).state == "active"
+    assert [shown.id for shown in await client.push.all()] == ["fn"]
+    assert (await client.push.find("fn")).config.signing_secret is UNSET
+    await client.push.delete("fn")
+    with pytest.raises(NotFound):
+        await client.push.delete("fn")
 
 
 async def test_channels(client: Client) -> None:

@@ -279,6 +279,7 @@ MAKE_NOTHING_AVAILABLE = {
     },
     "maintenance": {"go_on", "prune", "retain_by_walks", "stop"},
     "notes": {"add_to_job", "add_to_workflow"},
+    "push": {"delete", "note_trouble", "pause", "put", "recover", "resume", "rotate", "stored"},  # servers send
     "queues": {"create", "pause", "preview"},
     "rate_limits": {"page"},
     "schedules": {"page", "register", "switch", "unregister"},  # cron jobs do not run

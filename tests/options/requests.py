@@ -695,6 +695,15 @@ SCENES: Final[dict[str, Scene]] = {
         SUBSCRIPTION,
         (("POST", "/webhooks/subscriptions", {"url": "http://127.0.0.1:1/", "events": ["job.completed"]}),),
     ),
+    "PushEndpointBody": Scene(
+        ("PUT", "/push/endpoints/fn", {"endpoint": "http://127.0.0.1:1/"}),
+        {
+            "endpoint": "http://127.0.0.1:1/other",
+            "job_types": ["email.send"],
+            "queues": ["q"],
+            "config": {"max_concurrency": 3},
+        },
+    ),
     "ChannelBody": Scene(
         ("PUT", "/channels/c", {"method": "email", "from": "a@b.org", "to": ["c@b.org"]}),
         {
@@ -713,6 +722,16 @@ SCENES: Final[dict[str, Scene]] = {
 """A scene for each type of request."""
 
 INSIDE: Final[dict[str, Scene]] = {
+    "PushConfigBody": Scene(
+        ("PUT", "/push/endpoints/fn", {"endpoint": "http://127.0.0.1:1/"}),
+        {
+            "max_concurrency": 3,
+            "timeout_ms": 5_000,
+            "rate": {"limit": 3, "period": "PT1M"},
+            "signing_secret": "0123456789abcdef",
+        },
+        inside=("config", {}),
+    ),
     "RateBody": Scene(
         ("PUT", "/admin/queues/q/rate-limit", {}),
         {"limit": 5, "period": "PT1H"},

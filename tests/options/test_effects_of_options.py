@@ -416,6 +416,13 @@ async def secret_of_a_webhook() -> bool:
     return done.output.strip() == SECRET
 
 
+async def secret_of_an_endpoint() -> bool:
+    command = ("endpoints", "set", "fn", "https://fn.functions.example/", "--url", "sqlite:///jobs.db")
+    done = await asyncio.to_thread(CliRunner().invoke, cli, command)
+    assert done.exit_code == 0, done.output
+    return done.output.strip() == SECRET
+
+
 SECRET: Final = "whsec_" + "c2VjcmV0" * 6
 
 ENVIRONMENT: Final[dict[str, Effect]] = {
@@ -429,6 +436,7 @@ ENVIRONMENT: Final[dict[str, Effect]] = {
     "OJSTER_SMTP": Effect("smtp://mail.test", option("smtp"), "None", "smtp://mail.test"),
     "OJSTER_OIDC_CLIENT_SECRET": Effect("secret", option("oidc_client_secret"), "None", "secret"),
     "OJSTER_TOKEN": Effect("secret", header("authorization"), False, True),
+    "OJSTER_PUSH_SECRET": Effect(SECRET, secret_of_an_endpoint, False, True),
     "OJSTER_CHANNEL_SECRET": Effect(SECRET, secret_of_a_webhook, False, True),
 }
 """The scene of each variable but those of TLS, which need each other."""

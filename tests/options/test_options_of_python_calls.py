@@ -105,6 +105,7 @@ RETURNED: Final[Calls] = {
 """Calls whose options change what they return, and a value of each."""
 
 ELSEWHERE: Final[dict[str, str]] = {
+    "verify_signature": "core/test_signatures.py",
     "HandlerRegister.discover": "client/test_declaring.py",
     "FlowDeclarations.flow": "flows/test_pinned_flows.py",
     "Flow.map": "flows/test_windows_of_maps.py",

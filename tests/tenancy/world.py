@@ -73,6 +73,8 @@ class World:
         await call(http, "POST", f"{BASE}/jobs/{ids['active']}/items", artifact)
         channel = {"method": "email", "from": "a@example.com", "to": ["a@example.com"], "subject": MARKER}
         await call(http, "PUT", f"{BASE}/channels/ops", channel)
+        function = {"endpoint": "https://203.0.113.1/run", "queues": ["nowhere"], "job_types": [MARKER.lower()]}
+        await call(http, "PUT", f"{BASE}/push/endpoints/fn", function)
         cron = {"name": "nightly", "expression": "0 0 * * *", "type": "t", "args": [MARKER]}
         await call(http, "POST", f"{BASE}/cron", cron)
         schema = {"type": "array", "title": MARKER}
@@ -91,7 +93,7 @@ class World:
         paths += [f"/jobs/{self.ids['active']}/checkpoint", f"/workflows/{self.ids['workflow']}", "/cron/nightly"]
         paths += ["/collections/hoard/items?history=true", f"/workflows/{self.ids['workflow']}/items?history=true"]
         paths += [f"/jobs/{self.ids['active']}/items", f"/files/{self.ids['file']}"]
-        paths += ["/channels", "/definitions/plan", "/definitions/plan/versions/1"]
+        paths += ["/push/endpoints/fn", "/channels", "/definitions/plan", "/definitions/plan/versions/1"]
         paths += [
             "/signatures",
             "/schemas/typed/1",
@@ -185,6 +187,7 @@ def tries(world: World, method: str, path: str) -> list[tuple[str, Any]]:
         "PUT /channels/{name}": [
             ("/channels/ops", {"method": "email", "from": "b@example.com", "to": ["b@example.com"]})
         ],
+        "PUT /push/endpoints/{id}": [("/push/endpoints/fn", {"endpoint": "https://203.0.113.1/other"})],
         f"POST {BASE}/checkpoints/{{id}}": [(f"{BASE}/checkpoints/{ids['active']}", {"state": 1})],
         "POST /files": [("/files", {"job_id": ids["active"]})],
         "PUT /files": [(f"/files?job_id={ids['active']}", b"mine")],
@@ -231,7 +234,7 @@ def tries(world: World, method: str, path: str) -> list[tuple[str, Any]]:
         "{type}": "typed",
         "{version}": "1",
     }
-    id = {"/workers": "w-acme", "/files": ids["file"]}
+    id = {"/workers": "w-acme", "/files": ids["file"], "/push/endpoints": "fn"}
     id |= {"/webhooks/subscriptions": ids["subscription"], "/webhooks/deliveries": ids["delivery"]}
     for begin, value in id.items():
         if place.startswith(begin):

@@ -132,6 +132,13 @@ _ALL: Final = (
         "add backfill disable enable list misses prune remove run show",
     ),
     CommandPlace(
+        "endpoints",
+        "commands.endpoints:endpoints",
+        "Manage push endpoints: functions that get jobs from the server.",
+        "push",
+        "delete list pause resume rotate-secret set",
+    ),
+    CommandPlace(
         "channels",
         "commands.channels:channels",
         "Manage the channels for notifications: e-mail and webhooks.",

@@ -21,6 +21,7 @@ from ojster.client.schemas import RemoteSchemas
 from ojster.client.workflows import RemoteWorkflows
 from ojster.events.calls import WebhookCalls
 from ojster.insight.calls import InsightCalls, TaskCalls
+from ojster.push.calls import PushCalls
 from ojster.queues.calls import PoolCalls, RateLimitCalls
 from ojster.schedules.calls import MaintenanceCalls
 from ojster.tenancy.calls import TenantCalls, TokenCalls
@@ -65,6 +66,10 @@ class RemoteRateLimits(RemoteCapability, RateLimitCalls):
 
 class RemotePools(RemoteCapability, PoolCalls):
     """Calls about pools."""
+
+
+class RemotePush(RemoteCapability, PushCalls):
+    """Calls about push endpoints."""
 
 
 class RemoteTokens(RemoteCapability, TokenCalls):
@@ -112,6 +117,7 @@ class HttpClient:
         self.schedules = RemoteSchedules(self._connection)
         self.events = RemoteEvents(self._connection)
         self.webhooks = RemoteWebhooks(self._connection)
+        self.push = RemotePush(self._connection)
         self.collections = RemoteCollections(self._connection)
         self.files = RemoteFiles(self._connection)
         self.audit = RemoteAudit(self._connection)

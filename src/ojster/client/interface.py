@@ -16,6 +16,7 @@ from ojster.jobs.bulk import Action
 from ojster.jobs.calls import JobCalls, JobTypeCalls, SchemaCalls
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.sweeps import Sweep
+from ojster.push.calls import PushCalls
 from ojster.queues.calls import PoolCalls, QueueCalls, RateLimitCalls
 from ojster.schedules.calls import MaintenanceCalls, ScheduleCalls
 from ojster.tenancy.calls import TenantCalls, TokenCalls
@@ -117,6 +118,10 @@ class Client(Protocol):
     @property
     def webhooks(self) -> WebhookCalls:
         """Calls about webhook subscriptions and their deliveries."""
+
+    @property
+    def push(self) -> PushCalls:
+        """Calls about push endpoints."""
 
     @property
     def collections(self) -> CollectionCalls:

@@ -20,6 +20,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "OJSTER_SMTP": "`--smtp` of servers",
     "OJSTER_OIDC_CLIENT_SECRET": "`--oidc-client-secret` of servers",
     "OJSTER_TOKEN": "token of applications and commands that call a server",
+    "OJSTER_PUSH_SECRET": "secret of a push endpoint that `ojster endpoints set` creates or changes",
     "OJSTER_CHANNEL_SECRET": "secret of a webhook that `ojster channels webhook` creates",
     "OJSTER_TLS_CA": "authority of servers' certificates, beside those of the system, for their clients",
     "OJSTER_TLS_CERT": "certificate of clients",

@@ -32,6 +32,8 @@ from ojster.server.authentication import Authenticator
 from ojster.server.browser_guard import BrowserGuard
 from ojster.server.counts import SharedCounts
 from ojster.server.delivery.mail import Smtp
+from ojster.server.delivery.push import PushWorker
+from ojster.server.delivery.sender import Sender
 from ojster.server.delivery.webhook import WebhookSender
 from ojster.server.delivery.worker import WebhookWorker
 from ojster.server.endpoint import COMMON_HEADERS, Endpoint, refuse
@@ -89,7 +91,7 @@ class Application:
     cors_origins:
         Origins from which browsers may use the server. Default: none.
     trusting:
-        Whether webhooks may use plain HTTP, and addresses that are not public.
+        Whether webhooks and push endpoints may use plain HTTP, and addresses that are not public.
     max_body_bytes:
         Maximum size of a batch request body, in bytes. Default: 32 times the largest job, or 1 KiB for each job of the
         largest batch if that is more. Other bodies may have the size of the largest job plus
@@ -144,6 +146,7 @@ class Application:
         self.metrics = Metrics(capabilities, shared_counts)
         service.database.on_events.append(self.metrics.count_events)
         self.deliverer = WebhookWorker(service, WebhookSender(trusting=trusting), smtp)
+        self.pusher = _pusher(service, Sender(trusting=trusting), capabilities)
         self._has_provider = oidc is not None
         authenticator, login = _doors(service, oidc) if guarded else (None, None)
         trail, proxies = AuditTrail(service), proxies or TrustedProxies()
@@ -228,6 +231,8 @@ class Application:
             log.warning("cannot give workers time to report: %s", error)
         self.service.maintenance.start()
         self.deliverer.start()
+        if self.pusher is not None:
+            self.pusher.start()
         working = None if self._worker is None else asyncio.create_task(self._run(self._worker))
         try:
             async with self.metrics.shared():
@@ -237,6 +242,8 @@ class Application:
             if self._worker is not None and working is not None:
                 self._worker.stop(grace=ORCHESTRATOR_GRACE_SECONDS)
                 await working
+            if self.pusher is not None:
+                await self.pusher.stop()
             await self.deliverer.stop()
             await self.service.close()
 
@@ -296,6 +303,11 @@ def _doors(service: Service, oidc: OidcSettings | None) -> tuple[Authenticator, 
         return Authenticator(service), None
     verifier = OidcVerifier(oidc)
     return Authenticator(service, verifier), None if oidc.client is None else OidcLogin(oidc, verifier)
+
+
+def _pusher(service: Service, sender: Sender, capabilities: Sequence[Capability]) -> PushWorker | None:
+    """Return what sends jobs to push endpoints, unless that is left out."""
+    return PushWorker(service, sender) if any(known.name == "push" for known in capabilities) else None
 
 
 def _by_path(endpoints: Mapping[tuple[str, str], Endpoint]) -> dict[str, _Methods]:

@@ -134,6 +134,11 @@ _WORDS: Final = {
     "rotate_secret": "gave the webhook {id} a new secret",
     "retry_delivery": "retried the delivery {id}",
     "test_subscription": "tested the webhook {id}",
+    "put_push_endpoint": "set up the push endpoint {id}",
+    "pause_push_endpoint": "paused the push endpoint {id}",
+    "resume_push_endpoint": "resumed the push endpoint {id}",
+    "rotate_push_secret": "gave the push endpoint {id} a new secret",
+    "delete_push_endpoint": "deleted the push endpoint {id}",
     "put_channel": "set up the channel {name}",
     "delete_channel": "deleted the channel {name}",
 }

@@ -93,8 +93,10 @@ class Sender:
             await client.aclose()
         self._clients.clear()
 
-    async def check(self, url: str) -> None:
+    async def check(self, url: str, field: str = "url") -> None:
         """Reject a URL that can never be called (see ``_addresses``). A host that does not resolve now is accepted.
+
+        ``field``: the member of the request that has it.
 
         Raises
         ------
@@ -106,7 +108,7 @@ class Sender:
             if not self.trusting:
                 await self._addresses(parts.hostname or "", parts.port or 443)
         except Refused as refusal:
-            raise InvalidRequest(f"The URL cannot be used: {refusal}.", field="url") from None
+            raise InvalidRequest(f"The URL cannot be used: {refusal}.", field=field) from None
         except OSError:
             log.info("cannot resolve the host of the endpoint %s; accepting it anyway", url)
 

@@ -32,6 +32,7 @@ MODULES: Final = {
     "collections": ("collections",),
     "files": ("files",),
     "schedules": ("schedules", "maintenance"),
+    "push": ("push",),
     "events": ("webhooks", "streams", "channels"),
 }
 """The modules with the endpoints of a capability, each with a tuple ``ROUTES``."""

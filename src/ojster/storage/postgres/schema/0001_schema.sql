@@ -1055,6 +1055,12 @@ CREATE TABLE channels (
     body BYTEA            NOT NULL
 );
 
+-- Push endpoints: functions to which servers send jobs, a JSON object each. Their limits are in rate_limits.
+CREATE TABLE push_endpoints (
+    id   TEXT COLLATE "C" PRIMARY KEY,
+    body BYTEA            NOT NULL
+);
+
 -- Webhooks and channels whose last delivery failed, for the alarm of operators; one that accepts deliveries has no row.
 CREATE TABLE failing_receivers (
     receiver  TEXT COLLATE "C" PRIMARY KEY, -- the id of a webhook, or the name of a channel

@@ -964,6 +964,12 @@ CREATE TABLE channels (
     body BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- Push endpoints: functions to which servers send jobs, a JSON object each. Their limits are in rate_limits.
+CREATE TABLE push_endpoints (
+    id   TEXT PRIMARY KEY,
+    body BLOB NOT NULL
+) STRICT, WITHOUT ROWID;
+
 -- Webhooks and channels whose last delivery failed, for the alarm of operators; one that accepts deliveries has no row.
 CREATE TABLE failing_receivers (
     receiver  TEXT    PRIMARY KEY, -- the id of a webhook, or the name of a channel

@@ -1,0 +1,4 @@
+"""Push endpoints: functions to which servers send jobs, and whose answers acknowledge them.
+
+Spec: ojs-serverless
+"""
