@@ -29,6 +29,9 @@ KINDS: list[dict[str, Any]] = [
     {"expires_at": "+PT5M"},
     {"unique": {"keys": ["args"], "on_conflict": "ignore"}},
     {"rate_limit": {"key": "api", "limit": 9, "period": "PT1M"}},
+    {"rate_limit": {"max_per_second": 4}},
+    {"rate_limit": {"max_per_second": 5}, "unique": {"keys": ["args"], "on_conflict": "ignore"}},
+    {"rate_limit": {"max_per_second": 6, "key": "api", "limit": 9, "period": "PT1M"}},
     {"meta": {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}},
     {"meta": {"tenant_id": "acme"}},
 ]
@@ -56,7 +59,8 @@ def pushed(tx: Transaction, calls: Sequence[Sequence[Sequence[NewJob]]]) -> list
     }
     stored = tx.execute(f"SELECT {JOB_COLUMNS}, (SELECT p.stored FROM payloads AS p WHERE p.seq = jobs.seq) FROM jobs")
     columns = sorted((str(row[1]), *row[2:]) for row in stored)
-    raise Undone(said | {"stored": columns})
+    limits = sorted(tx.execute("SELECT key, queues, rate_limit, rate_period FROM rate_limits"))
+    raise Undone(said | {"stored": columns, "limits": limits})
 
 
 class Undone(Exception):
@@ -114,3 +118,18 @@ async def test_a_copy_has_its_own_id_and_arguments(bench: Bench) -> None:
     found = [await bench.find(id) for id in ids]
     assert [job.args for job in found] == [[0], [1], [2]]
     assert [msgspec.json.decode(job.envelope)["id"] for job in found] == ids
+
+
+async def test_the_last_of_many_jobs_sets_the_rate_of_their_queue(bench: Bench) -> None:
+    slow, fast = {"max_per_second": 4}, {"max_per_second": 9}
+    for of_other in ({"unique": {"keys": ["args"]}}, {"id": "0190b0b0-0000-7000-8000-000000000001"}):
+        requests = [
+            request("a.b", 1, rate_limit=slow),
+            request("a.b", 2, rate_limit=slow),
+            request("a.c", rate_limit=fast, **of_other),
+            request("a.b", 3, rate_limit=slow),
+        ]
+        jobs = await (await bench.service.jobs.preparation()).jobs(requests)
+        assert jobs[0].model is jobs[3].model is not None
+        outcome = await bench.run(done, [(job,) for job in jobs])
+        assert [rate for _, _, rate, _ in outcome["limits"]] == [4]

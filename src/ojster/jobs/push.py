@@ -97,6 +97,7 @@ def admit(tx: Transaction, groups: Sequence[Group]) -> list[list[Pushed] | Ojste
             if keys and any(job.unique_key for job in group):
                 _insert(tx, waiting)
                 waiting = []
+                rows = _Rows(tx)
                 results.append(_push_unique(tx, group))
             else:
                 jobs = rows.of(group)
@@ -126,7 +127,10 @@ _model_of: Final = attrgetter("model")
 
 
 class _Rows:
-    """Makes the jobs to store of groups. Jobs of one model are copies of the first of them, as it was admitted."""
+    """Makes the jobs to store of groups. Jobs of one model are copies of the first of them, as it was admitted.
+
+    Others between them end that: to admit a job may change its queue, and the last word counts.
+    """
 
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx
@@ -136,6 +140,7 @@ class _Rows:
     def of(self, group: Group) -> list[Job]:
         model = group[0].model if group else None
         if model is None or (len(group) > 1 and len(set(map(_model_of, group))) > 1):
+            self._first = None
             return _new_rows(self._tx, group)
         first = self._first
         if first is None or model is not self._model:
