@@ -123,7 +123,7 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option(
     "--trust-webhooks",
     is_flag=True,
-    help="Allow webhooks over plain HTTP and to addresses that are not public.",
+    help="Allow webhooks and functions over plain HTTP and at addresses that are not public.",
 )
 @click.option(
     "--smtp",

@@ -162,15 +162,11 @@ class Application:
         endpoints = {(route.method, route.path): self._endpoint(route) for route in routes}
         # Paths without parameters are looked up at once; Starlette searches for the others.
         streams = {(route.method, route.path) for route in routes if route.streams or route.exports}
-        self._direct = {
-            key: endpoint for key, endpoint in endpoints.items() if "{" not in key[1] and key not in streams
-        }
+        self._direct = {key: made for key, made in endpoints.items() if "{" not in key[1] and key not in streams}
+        by_path = _by_path(endpoints).items()
         starlette = Starlette(
             routes=[
-                *(
-                    StarletteRoute(path, methods, methods=list(methods))
-                    for path, methods in _by_path(endpoints).items()
-                ),
+                *(StarletteRoute(path, methods, methods=list(methods)) for path, methods in by_path),
                 WebSocketRoute(f"{BASE}/ws", self._follow_by_socket),
             ],
             exception_handlers={HTTPException: self._refuse_path},
