@@ -31,7 +31,7 @@ from ojster.jobs.job_json import retry_policy, to_json
 from ojster.jobs.messages import Acknowledgement, FailureReport, hand_back
 from ojster.jobs.scope import Caller
 from ojster.push.answers import Accepted, Completed, Failed, NeverRan, Outcome, delivery_failure, read_answer
-from ojster.push.endpoint import PushEndpoint
+from ojster.push.endpoint import PushEndpoint, endpoints_by_worker
 from ojster.push.endpoints import TOPIC, Trouble
 from ojster.server.delivery.sender import Refused, Sender, Unreachable
 from ojster.service import Service
@@ -109,6 +109,7 @@ class PushWorker:
         for id in self._running.keys() - endpoints.keys():
             worker, task = self._running.pop(id)
             await self._end(worker, task, 0.0)
+            await worker.leave()
         for id, endpoint in endpoints.items():
             if id in self._running and self._running[id][0].endpoint.tenant == endpoint.tenant:
                 self._running[id][0].change(endpoint)
@@ -181,6 +182,10 @@ class EndpointWorker:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
+    async def leave(self) -> None:
+        """Remove the worker of a deleted endpoint, which a last heartbeat may have brought back."""
+        await self._service.fleet.leave(self.endpoint.worker_name)
+
     # Claims
 
     async def _send_some(self) -> None:
@@ -205,6 +210,9 @@ class EndpointWorker:
             fetching.cancel()  # which gives back what it was about to get
             changed.cancel()
             await asyncio.gather(fetching, changed, return_exceptions=True)
+        if jobs and endpoint.worker_id not in await self._all.database.remembered(endpoints_by_worker):
+            self._service.jobs.give_back(jobs)  # it was deleted while the claim waited
+            return
         for job in jobs:
             self._calls[job.id] = job, asyncio.create_task(self._send(job))
 
