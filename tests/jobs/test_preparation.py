@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from types import SimpleNamespace
 from typing import Any
 
@@ -172,6 +173,22 @@ def test_only_small_requests_without_a_trace_and_times_are_kept_and_not_too_many
     for number in range(2 * MOST_MODELS + 1):
         recent.read(members_of({"type": f"t{number}", "args": []}), NOW, largest=10_000, tenant=None, otherwise="")
         assert 0 < len(recent._models) <= MOST_MODELS
+
+
+def test_what_is_kept_of_requests_does_not_grow_with_the_white_space_in_them() -> None:
+    recent = RecentRequests()
+    space = b" " * 100_000
+    for form in (
+        b'{"type":"t%d",%b"args":[]}',
+        b'{"type":"t%d","args":[],"options":{%b}}',
+        b'{"type":"t%d","args":[%b]}',
+    ):
+        tracemalloc.start()
+        for number in range(20):
+            recent.read(read_members(form % (number, space)), NOW, largest=1_000_000, tenant=None, otherwise="")
+        kept, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert kept < len(space)
 
 
 def test_jobs_that_differ_in_their_arguments_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:

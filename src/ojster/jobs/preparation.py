@@ -40,7 +40,7 @@ MOST_MODELS: Final = 100
 """Maximum number of models that are kept."""
 
 LARGEST_RECENT: Final = 2_000
-"""Maximum size of a job of which a model is kept beyond its request, in bytes."""
+"""Maximum size of a request whose model is kept for later ones, in bytes of its members."""
 
 COPIES_PER_READ: Final = 5
 """Number of jobs that can be made from a model in the time in which one is read."""
@@ -197,9 +197,11 @@ class RecentRequests:
         request = dict(members)
         job = read_job(members, now, largest=largest, tenant=tenant, otherwise=otherwise)
         has_times = job.scheduled_at is not None or job.expires_at is not None  # some count from the request
-        if len(job.envelope) <= LARGEST_RECENT and not (has_times or _differs_in_more(job)):
+        is_small = sum(map(len, request.values())) <= LARGEST_RECENT
+        if is_small and not (has_times or _differs_in_more(job)):
             if len(self._models) >= MOST_MODELS:
                 self._models.clear()
+            request = {name: raw.copy() for name, raw in request.items()}  # else each keeps the whole body
             self._models[key] = _Model(copy(job), request)  # the caller may change the job
         return job
 
