@@ -146,7 +146,7 @@ def test_requests_that_come_alone_are_read_as_if_no_others_had_come(
     calls: list[tuple[dict[str, Any], int, int, str | None, str]],
 ) -> None:
     recent = RecentRequests()
-    for wire, now, largest, tenant, otherwise in calls:
+    for wire, now, largest, tenant, otherwise in calls * 3:
         outcomes = []
         for read in (recent.read, read_job):
             try:
@@ -158,20 +158,25 @@ def test_requests_that_come_alone_are_read_as_if_no_others_had_come(
         assert outcomes[0] == outcomes[1]
 
 
-def test_only_small_requests_without_a_trace_and_times_are_kept_and_not_too_many() -> None:
+def test_only_small_requests_without_times_that_come_again_are_kept_and_not_too_many() -> None:
     recent = RecentRequests()
-    trace = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
-    for wire in (
-        {"type": "a.b", "args": [], "meta": trace},
-        {"type": "a.b", "args": ["x" * LARGEST_RECENT]},
-        {"type": "a.b", "args": [], "options": {"delay_until": "+PT1H"}},
-        {"type": "a.b", "args": [], "options": {"expires_at": "+PT1H"}},
-        {"type": "a.b", "args": [], "options": {"unique": {"keys": ["args"]}}},
-    ):
+
+    def read(**wire: Any) -> None:
         recent.read(members_of(wire), NOW, largest=10_000, tenant=None, otherwise="")
+
+    for _ in range(2):
+        read(type="a.b", args=["x" * LARGEST_RECENT])
+        read(type="a.b", args=[], options={"delay_until": "+PT1H"})
+        read(type="a.b", args=[], options={"expires_at": "+PT1H"})
+        read(type="a.b", args=[], options={"unique": {"keys": ["args"]}})
     assert not recent._models
     for number in range(2 * MOST_MODELS + 1):
-        recent.read(members_of({"type": f"t{number}", "args": []}), NOW, largest=10_000, tenant=None, otherwise="")
+        read(type="a.b", args=[], meta={"number": number})
+        assert not recent._models
+        assert len(recent._met) <= MOST_MODELS
+    for number in range(2 * MOST_MODELS + 1):
+        read(type=f"t{number}", args=[])
+        read(type=f"t{number}", args=[])
         assert 0 < len(recent._models) <= MOST_MODELS
 
 
@@ -184,7 +189,7 @@ def test_what_is_kept_of_requests_does_not_grow_with_the_white_space_in_them() -
         b'{"type":"t%d","args":[%b]}',
     ):
         tracemalloc.start()
-        for number in range(20):
+        for number in [*range(20), *range(20)]:
             recent.read(read_members(form % (number, space)), NOW, largest=1_000_000, tenant=None, otherwise="")
         kept, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()

@@ -51,10 +51,8 @@ COPIES_PER_TURN: Final = COPIES_PER_READ * ITEMS_PER_TURN
 Shape = tuple[str, int, bytes, bytes, bytes]
 """What plain requests have in common: the tenant, how many attributes of steps, and ``_COMMON``."""
 
-_META: Final = 3
-"""The place of the metadata in a shape."""
-
-_TRACE: Final = b'"traceparent"'
+_RecentKey = tuple[str | None, str, Shape]
+"""The tenant of a request, the tenant if it names none, and its shape."""
 
 
 def shape_of(members: Members, tenant: str = "", *, is_step: bool = False) -> Shape | None:
@@ -181,29 +179,44 @@ class RecentRequests:
     """Models of plain requests that come alone: the types, options and metadata of most are those of others."""
 
     def __init__(self) -> None:
-        self._models: dict[tuple[str | None, str, Shape], _Model] = {}
+        self._models: dict[_RecentKey, _Model] = {}
+        self._met: set[int] = set()
+        """Hashes of what requests have in common. Of the first there is no model: the metadata of many is their own."""
 
     def read(self, members: Members, now: int, *, largest: int, tenant: str | None, otherwise: str) -> NewJob:
         """Return the job that a request describes, as ``read_job`` does; the request is consumed."""
         shape = shape_of(members)
-        if shape is None or _TRACE in shape[_META]:  # each has a trace of its own
+        if shape is None:
             return read_job(members, now, largest=largest, tenant=tenant, otherwise=otherwise)
         key = (tenant, otherwise, shape)
-        args = bytes(members.get("args", b""))
-        if (model := self._models.get(key)) is not None and _are_plain(args):
+        if (model := self._models.get(key)) is not None and _are_plain(args := bytes(members.get("args", b""))):
             job = model.job(members, args)
             check_envelope(job.envelope, largest)
             return job
-        request = dict(members)
+        request = dict(members) if self._has_met(key) else None
         job = read_job(members, now, largest=largest, tenant=tenant, otherwise=otherwise)
-        has_times = job.scheduled_at is not None or job.expires_at is not None  # some count from the request
-        is_small = sum(map(len, request.values())) <= LARGEST_RECENT
-        if is_small and not (has_times or _differs_in_more(job)):
-            if len(self._models) >= MOST_MODELS:
-                self._models.clear()
-            request = {name: raw.copy() for name, raw in request.items()}  # else each keeps the whole body
-            self._models[key] = _Model(copy(job), request)  # the caller may change the job
+        if request is not None:
+            self._keep(key, job, request)
         return job
+
+    def _has_met(self, key: _RecentKey) -> bool:
+        number = hash(key)
+        if number in self._met:
+            return True
+        if len(self._met) >= MOST_MODELS:
+            self._met.clear()
+        self._met.add(number)
+        return False
+
+    def _keep(self, key: _RecentKey, job: NewJob, request: Members) -> None:
+        has_times = job.scheduled_at is not None or job.expires_at is not None  # some count from the request
+        is_large = sum(map(len, request.values())) > LARGEST_RECENT
+        if has_times or is_large or _differs_in_more(job):
+            return
+        if len(self._models) >= MOST_MODELS:
+            self._models.clear()
+        request = {name: raw.copy() for name, raw in request.items()}  # else each keeps the whole body
+        self._models[key] = _Model(copy(job), request)  # the caller may change the job
 
 
 recent_requests: Final = Local(RecentRequests)
