@@ -86,15 +86,19 @@ OPTIONS = st.sampled_from(
         {"expires_at": "+PT5M", "timeout_ms": 5_000},
         {"enqueue_ttl": "PT1M"},
         {"queue": "?"},
+        {"metadata": {"k": 2, "tenant_id": "acme"}},
+        {"rate_limit": {"max_per_second": 4}},
+        {"priorty": 3},
     ]
 )
 ARGS: st.SearchStrategy[Any] = st.sampled_from(
     [[], [1], ["a", {"b": [2]}], [{"$lookup": "x"}], ["args", '"args":[]'], ["x" * 400], None, {}, "[]", [[1], "]"]]
 )
+TRACED = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
 REQUESTS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {"type": st.sampled_from(["a.b", "a.c", "a.b@2.0", "ojs.wait", "?"]), "args": ARGS},
     optional={
-        "meta": st.sampled_from([{}, {"tenant_id": "acme"}, {"k": 1}]),
+        "meta": st.sampled_from([{}, {"tenant_id": "acme"}, {"k": 1}, TRACED]),
         "options": OPTIONS,
         "x_custom": st.sampled_from([1, 2]),
         "workflow_id": st.just("01900000-0000-7000-8000-000000000000"),
