@@ -205,7 +205,7 @@ KINDS: Final = {
 LATER: Final = frozenset(("memory", "serializable"))
 """Kinds of databases that only thorough runs try."""
 
-COSTLY: Final = frozenset(("primary", "page", "chromium"))
+COSTLY: Final = frozenset(("primary", "chromium"))
 """Fixtures that start a PostgreSQL cluster or a browser."""
 
 CALLERS_OVER_HTTP: Final = frozenset(("http", "door", "browser"))

@@ -17,7 +17,7 @@ from tests.server.test_connections import serving
 if TYPE_CHECKING:
     from playwright.async_api import Page, Route
 
-pytestmark = [pytest.mark.anyio, needs_browser]
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough, needs_browser]
 
 ATTACKS = {
     "a plain post": """fetch(`${server}/ojs/v1/jobs`, {method: "POST", mode: "no-cors", body: JSON.stringify(job)})""",
