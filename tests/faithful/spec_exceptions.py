@@ -115,6 +115,7 @@ EXCEPTIONS: Final[dict[str, str]] = {
     "event.json#/properties/type/enum:notification.*": OWN_EVENTS,
     "event.json#/properties/type/enum:queue.configured": OWN_EVENTS,
     "event.json#/properties/type/enum:queue.deleted": OWN_EVENTS,
+    "event.json#/properties/type/enum:push.*": OWN_EVENTS,
     "event.json#/properties/type/enum:rate_limit.*": MORE_EVENTS,
     "event.json#/properties/type/enum:scheduling.*": MORE_EVENTS,
     "event.json#/properties/type/enum:schema.registered": OWN_EVENTS,
