@@ -168,7 +168,11 @@ class EndpointWorker:
         try:
             while not self._service.database.draining:
                 self._changed.clear()
-                await self._send_some()
+                try:
+                    await self._send_some()
+                except Exception:
+                    log.exception("cannot send jobs to the push endpoint %s, retrying", self.endpoint.id)
+                    await asyncio.sleep(PAUSE)
         finally:
             beats.cancel()
             await asyncio.gather(beats, return_exceptions=True)
