@@ -25,7 +25,7 @@ function placeOf(finding: Finding): [string, string] | null {
     case "dead":
       return [`/errors?queue=${subject}`, "Open errors"];
     case "deliveries":
-      return ["/events?tab=webhooks", "Open webhooks"];
+      return subject.startsWith("push_") ? ["/workers", "Open workers"] : ["/events?tab=webhooks", "Open webhooks"];
     case "unrunnable":
       return [`/jobs/${subject}`, "Open job"];
     case "silent":
