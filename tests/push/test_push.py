@@ -13,8 +13,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ojster.core.durations import SECOND
+from ojster.core.errors import BackendUnavailable
 from ojster.core.job import Job
 from ojster.jobs.messages import Acknowledgement, Progress, hand_back
+from ojster.push.endpoints import Trouble
 from ojster.server.delivery import push as pushing
 from ojster.server.delivery.push import PushWorker
 from ojster.server.delivery.sender import Sender
@@ -263,6 +265,19 @@ async def test_five_failed_deliveries_in_a_row_suspend_an_endpoint(
         return (states.count("retryable"), states.count("available")) == (5, 3)
 
     await until(five_have_failed)
+
+
+async def test_what_a_function_has_done_counts_although_its_troubles_cannot_be_noted(
+    bench: Bench, pusher: PushWorker, function: Function, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def is_away(trouble: Trouble) -> None:
+        raise BackendUnavailable("The database is away.")
+
+    monkeypatch.setattr(pushing, "TRIP_AFTER", 1)
+    monkeypatch.setattr(bench.service.push, "note_trouble", is_away)
+    function.answers = [Response("", 500)]
+    await put(bench.service, function.url)
+    assert (await reaches(bench, await bench.push(), "retryable")).attempt == 1
 
 
 async def test_failures_that_functions_report_suspend_nothing(

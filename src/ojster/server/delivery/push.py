@@ -260,7 +260,10 @@ class EndpointWorker:
             began_at = self._service.database.clock()
             outcome = await self._call(job)
             self._reporting.add(job.id)
-            await self._judge(outcome, began_at)
+            try:
+                await self._judge(outcome, began_at)  # first, so that what is handed back is not claimed at once
+            except OjsterError as error:
+                log.warning("cannot note how the push endpoint %s works: %s", self.endpoint.id, error)
             await self._report(job, outcome)
         except asyncio.CancelledError:
             await self._give_up(job)
