@@ -6,7 +6,7 @@ Spec: ojs-serverless
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from starlette.requests import Request
@@ -15,12 +15,15 @@ from starlette.responses import JSONResponse, Response
 from ojster.core.durations import SECOND
 from ojster.core.errors import BackendUnavailable
 from ojster.core.job import Job
+from ojster.jobs.claim import claim
+from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement, Progress, hand_back
 from ojster.push.endpoints import Trouble
 from ojster.server.delivery import push as pushing
 from ojster.server.delivery.push import PushWorker
 from ojster.server.delivery.sender import Sender
 from ojster.service import Service
+from ojster.storage.transaction import Transaction
 from tests.conftest import Bench, shown
 from tests.push.functions import Function, completed, failed, put, running, until
 
@@ -334,6 +337,17 @@ async def test_at_most_as_many_jobs_run_as_the_endpoint_allows(
         await reaches(bench, job, "completed")
     assert function.busiest == 3
     await other.stop()
+
+
+async def test_claims_that_find_nothing_do_not_wake_those_of_other_servers(bench: Bench) -> None:
+    """Else two idle servers would claim again and again."""
+    await put(bench.service, "http://127.0.0.1:1/")
+
+    def woken(tx: Transaction, claims: Sequence[Claim]) -> list[list[str]]:
+        assert claim(tx, claims) == [[]]
+        return [sorted(tx.effects.opened)]
+
+    assert await bench.run(woken, Claim(("default",), 1, "push_fn")) == []
 
 
 async def test_no_more_jobs_are_sent_in_a_period_than_the_rate(

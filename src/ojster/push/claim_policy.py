@@ -34,15 +34,17 @@ class EndpointPolicy(ClaimPolicy):
         return share.with_trait(ENDPOINT, request.worker_id) if request.worker_id in self._endpoints else share
 
     def enter(self, shares: Collection[Share]) -> None:
-        """Look at the limits of the endpoints."""
+        """Look at the limits of the endpoints, and lock those that have room, in one order: claims wait for them."""
         for worker_id in sorted({name for share in shares if (name := share.trait(ENDPOINT)) is not None}):
             key = self._endpoints[worker_id].limit_key
-            self._gates[worker_id] = Gate(self.tx, find_limit(self.tx, key) or Limit(key), count_active(self.tx, key))
+            limit, active = find_limit(self.tx, key) or Limit(key), count_active(self.tx, key)
+            self._gates[worker_id] = gate = Gate(self.tx, limit, active, waits=True)
+            gate.enter()
 
     def room(self, share: Share, wanted: int) -> int:
-        """Lock the limit of an endpoint, if it has room, and return how much."""
+        """Return how many more jobs an endpoint may get."""
         gate = self._gates.get(share.trait(ENDPOINT))
-        return wanted if gate is None else min(wanted, gate.enter())
+        return wanted if gate is None else min(wanted, gate.room)
 
     def started(self, share: Share, jobs: Sequence[Job]) -> None:
         """Count the jobs that an endpoint gets."""

@@ -29,7 +29,8 @@ class Gate:
     """A limit during a claim: its remaining capacity, and the jobs that start.
 
     The limit is first read without a lock. Only a claim that finds capacity locks it and reads it again. A claim that
-    finds it locked skips it, and its queues are woken when the lock is released. So claims never wait for a lock.
+    finds it locked skips it, and its queues are woken when the lock is released. So claims never wait for a lock,
+    unless the policy locks its limits at once, in one order (``waits``): then idle claims do not wake each other.
 
     Attributes
     ----------
@@ -43,8 +44,9 @@ class Gate:
         Time at which that strategy has capacity again, in microseconds since the epoch; ``None``: unknown.
     """
 
-    def __init__(self, tx: Transaction, limit: Limit, active: int) -> None:
+    def __init__(self, tx: Transaction, limit: Limit, active: int, *, waits: bool = False) -> None:
         self._tx = tx
+        self._waits = waits
         self._started: list[Job] = []
         self._is_ours = False
         self._look(limit, active)
@@ -78,13 +80,13 @@ class Gate:
         tx = self._tx
         # Claims that waited for the rows of several keys had deadlocks, and started almost nothing. A claim goes around
         # a locked key, and is woken by the one that holds it.
-        locked = find_limit(tx, self.limit.key, tx.skip_locked)
+        locked = find_limit(tx, self.limit.key, tx.for_update if self._waits else tx.skip_locked)
         if locked is None:
             self.room = 0  # locked by another transaction, or deleted
         else:
             self._is_ours = True
             self._look(locked, count_active(tx, locked.key))
-            if tx.skip_locked:
+            if tx.skip_locked and not self._waits:
                 tx.effects.opened.update(locked.queues)  # wake claims that have skipped the locked row
         return self.room
 
