@@ -51,3 +51,14 @@ def test_an_old_request_is_refused_and_so_is_one_of_the_future() -> None:
 def test_a_time_that_was_changed_afterwards_is_refused() -> None:
     secret = new_secret()
     assert "another secret" in refused(secret, signed(secret, at=-200) | {"x-ojs-timestamp": str(int(time.time()))})
+
+
+@pytest.mark.parametrize("timestamp", ["9" * 400, "9" * 5000, "\u0661", "-1", "1\n"])
+def test_a_time_that_is_none_is_refused(timestamp: str) -> None:
+    secret = new_secret()
+    assert "or no time" in refused(secret, signed(secret) | {"x-ojs-timestamp": timestamp})
+
+
+def test_a_signature_that_is_no_text_is_refused() -> None:
+    secret = new_secret()
+    assert "another secret" in refused(secret, signed(secret) | {"X-OJS-SIGNATURE": "sha256=\udcff"})
