@@ -161,6 +161,14 @@ async def test_what_has_ended_runs_or_is_another_flow_is_not_moved(deploy: Deplo
             await pin(flow, version, from_version)
 
 
+async def test_a_run_that_is_moved_before_it_begins_is_not_counted_as_enqueued_again(deploy: Deploy) -> None:
+    flow = deploy("old", version="1.0")
+    await flow.astart()
+    for version in ("2.0", "3.0"):
+        assert (await pin(flow, version)).succeeded == 1
+    assert (await flow.app.client().queues.statistics("default")).enqueued == 1
+
+
 async def test_a_run_without_a_version_goes_on_anywhere(deploy: Deploy) -> None:
     run = await deploy("old").astart()
     await run.asend("paid")

@@ -206,10 +206,16 @@ class Transaction(ABC):
 
     def make_fetchable(self, *jobs: Job) -> None:
         """Record that jobs of one queue and tenant have become available."""
-        queue, tenant = jobs[0].queue, jobs[0].tenant
-        for name in (queue, qualify(tenant, queue)) if tenant else (queue,):
-            self.effects.available[name].update([job.id for job in jobs])
+        for name in self.offer(*jobs):
             self.effects.tallies[name].enqueued += len(jobs)
+
+    def offer(self, *jobs: Job) -> tuple[str, ...]:
+        """Let workers look for available jobs of one queue and tenant; return by which names they do."""
+        queue, tenant = jobs[0].queue, jobs[0].tenant
+        names = (queue, qualify(tenant, queue)) if tenant else (queue,)
+        for name in names:
+            self.effects.available[name].update([job.id for job in jobs])
+        return names
 
     def make_taken(self, job: Job) -> None:
         """Record that a job is no longer available."""

@@ -77,7 +77,7 @@ def pin_now(run: Advance, workflow: StoredWorkflow, pin: Pin) -> None:
             {"envelope": job.envelope, "seq": job.seq},
         )
         if job.state == JobState.AVAILABLE:
-            tx.make_fetchable(job)
+            tx.offer(job)
     run.graph.change(workflow)
     emit(tx, "workflow.pinned", workflow, flow=pin.flow, version=pin.version)
 
