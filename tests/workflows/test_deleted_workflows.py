@@ -18,6 +18,7 @@ from ojster.events.channel import Channel
 from ojster.events.wire import SubscriptionBody
 from ojster.files.open import open_store
 from ojster.insight import task_history
+from ojster.jobs.extension import Erasure
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.idempotency import Key, StoredReply
 from ojster.jobs.queries import Page
@@ -25,9 +26,10 @@ from ojster.reactions import notify, record
 from ojster.service import Service
 from ojster.storage.database import Database
 from ojster.storage.postgres.database import PostgresDatabase
+from ojster.storage.transaction import Transaction
 from ojster.workflows.flow import FlowMessage
 from ojster.workflows.read.selection import WorkflowConditions
-from ojster.workflows.run import retention
+from ojster.workflows.run import deletion, retention
 from ojster.workflows.run.fork import Fork
 from tests.conftest import Clock
 from tests.flows.driver import FlowBench
@@ -178,6 +180,39 @@ async def test_a_repeated_request_does_not_start_a_deleted_run_again(bench: Flow
     await bench.service.workflow_bulk.delete(WorkflowConditions(ids=(id,)))
     reply = await bench.service.bulk.answer_once(Key("workflow", "key", "print"), None)  # type: ignore[arg-type]
     assert reply.body == b'{"workflow":{"id":"%b"}}' % id.encode()
+
+
+async def test_kept_answers_are_examined_in_small_steps(bench: FlowBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deletion, "REPLIES_AT_ONCE", 2)
+    kept: list[bytes] = []
+    request = b'{"type": "chain", "name": "one", "steps": [{"type": "task", "args": []}]}'
+
+    async def start() -> StoredReply:
+        info = await bench.service.workflows.create(read_members(request))
+        kept.append(b'{"workflow":%b}' % info.to_json())
+        bench.id = info.id
+        return StoredReply(201, kept[-1])
+
+    async def repeated(number: int) -> bytes:
+        key = Key("workflow", str(number), "print")
+        return (await bench.service.bulk.answer_once(key, None)).body  # type: ignore[arg-type]
+
+    for number in range(5):
+        await bench.service.bulk.answer_once(Key("workflow", str(number), "print"), start)
+        bench.clock.advance(1)
+    await bench.service.workflows.terminate(bench.id)
+    looked_at: list[int] = []
+    blank = deletion._blank_replies
+
+    def count(tx: Transaction, erasure: Erasure) -> int | None:
+        looked_at.append(erasure.position)
+        return blank(tx, erasure)
+
+    monkeypatch.setattr(deletion, "_blank_replies", count)
+    assert (await bench.service.workflow_bulk.delete(WorkflowConditions(ids=(bench.id,)))).succeeded == 1
+    assert len(set(looked_at)) == 4
+    assert [await repeated(number) for number in range(4)] == kept[:4]
+    assert await repeated(4) == b'{"workflow":{"id":"%b"}}' % bench.id.encode()
 
 
 async def test_the_runs_and_deliveries_of_others_stay(bench: FlowBench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,9 @@ from ojster.workflows.stored_workflow import HIDDEN, StoredWorkflow
 BATCHES_AT_ONCE: Final = 200
 """Number of batches of events that one transaction looks at."""
 
+REPLIES_AT_ONCE: Final = 500
+"""Number of kept answers that one transaction looks at."""
+
 _decode: Final = msgspec.json.Decoder(list[Event]).decode
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -150,21 +153,37 @@ def _blank_events(tx: Transaction, erasure: Erasure) -> int | None:
     return batches[-1][0] + 1 if len(batches) == BATCHES_AT_ONCE else None
 
 
-def _blank_replies(tx: Transaction, erasure: Erasure) -> None:
+def _blank_replies(tx: Transaction, erasure: Erasure) -> int | None:
     """Leave of the kept answers to requests that started workflows only the ids, for those who repeat them."""
-    for operation, key, body in tx.execute(
-        """
-        SELECT operation, key, body
-        FROM idempotency_keys
-        WHERE (operation = 'workflow' OR operation LIKE '%/workflow') AND status = 201
-        """
-    ):
+    bounds = {"after": erasure.position, "window": REPLIES_AT_ONCE}
+    ((last,),) = tx.execute(_LAST_REPLY, bounds)
+    if last is None:
+        return None
+    for operation, key, body in tx.execute(_REPLIES, {"after": erasure.position, "last": last}):
         started = msgspec.json.decode(body, type=_Reply).workflow
         if started.id in erasure.subjects:
             tx.execute(
                 "UPDATE idempotency_keys SET body = :body WHERE operation = :operation AND key = :key",
                 {"operation": operation, "key": key, "body": _encode(_Reply(started))},
             )
+    return int(last)
+
+
+_LAST_REPLY: Final = """
+    SELECT max(created_at)
+    FROM (
+        SELECT created_at FROM idempotency_keys WHERE created_at > :after ORDER BY created_at LIMIT :window
+    ) AS examined
+"""
+
+_REPLIES: Final = """
+    SELECT operation, key, body
+    FROM idempotency_keys
+    WHERE created_at > :after
+        AND created_at <= :last
+        AND (operation = 'workflow' OR operation LIKE '%/workflow')
+        AND status = 201
+"""
 
 
 class _Started(msgspec.Struct):
