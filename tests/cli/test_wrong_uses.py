@@ -78,7 +78,7 @@ def newcomer(tmp_path: Path) -> Newcomer:
         (("push", "mail", "x", "--delay", "soon"), 2, ("--delay", "'soon' is not a valid number of seconds")),
         (("jobs", "shwo", "x"), 2, ("No such command 'shwo'", "ojster jobs show")),
         (("wroker",), 2, ("No such command 'wroker'", "Did you mean 'ojster worker' or 'ojster workers'?")),
-        (("pause", "mail"), 2, ("No such command 'pause'", "Did you mean 'ojster queues pause'?")),
+        (("pause", "mail"), 2, ("No such command 'pause'", "Did you mean 'ojster queues pause' or")),
         (("definitions", "start", "gist"), 2, ("No such command 'start'", "Did you mean 'ojster workflows start'?")),
         (("jobs", "serve"), 2, ("No such command 'serve'", "Did you mean 'ojster serve'?")),
         (("worker", "--concurency", "3"), 2, ("No such option '--concurency'", "mean '--concurrency'?")),

@@ -111,6 +111,7 @@ EXCEPTIONS: Final[dict[str, str]] = {
     "event.json#/properties/type/enum:job.noted": OWN_EVENTS,
     "event.json#/properties/type/enum:job.pending": OWN_EVENTS,
     "event.json#/properties/type/enum:job.reaction_failed": OWN_EVENTS,
+    "event.json#/properties/type/enum:job.resumed": OWN_EVENTS,
     "event.json#/properties/type/enum:job.skipped": OWN_EVENTS,
     "event.json#/properties/type/enum:notification.*": OWN_EVENTS,
     "event.json#/properties/type/enum:queue.configured": OWN_EVENTS,

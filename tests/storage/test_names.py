@@ -40,6 +40,7 @@ WORDS: dict[str, dict[str, dict[str, str]]] = {
     },
     "events": {r"\breact|webhook|\bsubscri": {}},
     "insight": {r"\binsight|\bfacet": {}},
+    "push": {r"\bpush.?endpoint": {}},
     "collections": {r"\bcollected\b|\bartifact": {}},
     "files": {r"\bupload|\bobject.?store": {}},
     "workflows": {r"workflow|\bflow_?|saga|\bsuspension": {}},

@@ -65,7 +65,7 @@ _ALL: Final = (
         "commands.job_types:job_types",
         "List, show and delete the defaults of job types.",
         "jobs",
-        "delete list show",
+        "arguments delete list show",
     ),
     CommandPlace(
         "tokens",
