@@ -392,6 +392,8 @@ async def test_what_servers_send_makes_jobs_only_where_a_trigger_names_it(
         '{"filters": [{"match": {"type": ""}, "job_type": "a"}]}',
         '{"filters": [{"match": {"type": "a", "id": "b"}, "job_type": "a"}]}',
         '{"filters": [{"match": {"type": "a"}}]}',
+        '{"filters": [{"match": {"type": "a"}, "job_type": "Not A Type"}]}',
+        '{"filters": [{"match": {"type": "a"}, "job_type": "a", "queue": "Not A Queue"}]}',
         '{"filters": [{"match": {"type": "a"}, "job_type": "a", "transform": "none"}]}',
         '{"filters": [{"match": {"type": "a"}, "job_type": "a", "transform": {"mode": "other"}}]}',
         '{"filters": [{"match": {"type": "a"}, "job_type": "a", "transform": {"mode": "template"}}]}',

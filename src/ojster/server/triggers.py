@@ -14,6 +14,7 @@ import msgspec
 from ojster.core.errors import InvalidRequest
 from ojster.core.json_objects import Members
 from ojster.core.references import Reference, Unresolvable, follow
+from ojster.jobs.names import DEFAULT_QUEUE, check_queue_name, check_type
 
 OWN_TYPES: Final = "org.openjobspec."
 """Prefix of the types of events that servers of Open Job Spec send."""
@@ -153,9 +154,13 @@ def read_triggers(raw: bytes) -> Triggers:
         It is malformed.
     """
     try:
-        return msgspec.json.decode(raw, type=Triggers)
-    except msgspec.DecodeError as error:
-        raise InvalidRequest(f"The configuration of triggers is malformed: {error}.") from None
+        triggers = msgspec.json.decode(raw, type=Triggers)
+        for trigger in triggers.filters:
+            check_type(trigger.job_type)
+            check_queue_name(trigger.queue or DEFAULT_QUEUE)
+    except (msgspec.DecodeError, InvalidRequest) as error:
+        raise InvalidRequest(f"The configuration of triggers is malformed: {str(error).rstrip('.')}.") from None
+    return triggers
 
 
 def _as_arguments(value: bytes) -> bytes:
