@@ -9,8 +9,9 @@ from unittest import mock
 import pytest
 
 from ojster.client.client import HttpClient
+from ojster.core.errors import InvalidRequest
 from ojster.workflows.read import selection
-from ojster.workflows.read.selection import WorkflowFilter
+from ojster.workflows.read.selection import WorkflowConditions, WorkflowFilter
 from tests.client.in_memory import InMemoryTransport, connect
 from tests.conftest import Http
 from tests.workflows.bench import WorkflowBench, chain, job
@@ -130,3 +131,10 @@ async def test_errors_name_only_members_that_are_accepted(http: Http) -> None:
     for member in ("target", "locks", "definition_version", "params_schema", "retry"):
         refused = await http("POST", "/ojs/v1/workflows", {"type": "chain", "steps": STEPS, member: "x"})
         assert "needs a 'definition'" in refused.json()["error"]["message"]
+
+
+def test_there_are_bounds_to_the_ids_of_a_filter_in_the_process_as_over_http() -> None:
+    assert len(WorkflowFilter(ids=("a",) * 100).ids) == 100
+    for filter_class in (WorkflowFilter, WorkflowConditions):
+        with pytest.raises(InvalidRequest, match=r"'ids'.*<= 100"):
+            filter_class(ids=("a",) * 101)

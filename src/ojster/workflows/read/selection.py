@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec import Meta
 
 from ojster.core.calls import SET_BY_SERVICE
 from ojster.core.json_objects import is_same_json
 from ojster.core.parsing import Bounded, PageLimit, PageOffset
+from ojster.jobs.filters import MAX_VALUES
 from ojster.jobs.sweeps import WalkMatch, WalkResult, WalkStep, take_step
 from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
@@ -53,7 +55,7 @@ class WorkflowConditions(Bounded, frozen=True):
     """
 
     states: tuple[str, ...] = ()
-    ids: tuple[str, ...] = ()
+    ids: Annotated[tuple[str, ...], Meta(max_length=MAX_VALUES)] = ()
     type: str | None = None
     name: str | None = None
     tenant: Annotated[str | None, SET_BY_SERVICE] = None
