@@ -48,7 +48,10 @@ async def test_a_new_job_is_made_by_a_form_from_the_signature_of_its_handler(
     await page.get_by_role("button", name="New job").click()
     dialog = page.get_by_role("dialog")
     await dialog.locator("datalist option").first.wait_for(state="attached")
-    assert await dialog.locator("datalist option").evaluate_all("all => all.map(one => one.value)") == ["parcel.send"]
+    assert await dialog.locator("datalist option").evaluate_all("all => all.map(one => one.value)") == [
+        "parcel.send",
+        "report.build",
+    ]
     await dialog.get_by_label("Type").fill("parcel.send")
     await dialog.get_by_role("button", name="Choose type").click()
     await dialog.get_by_label("street").fill("Ring 1")
@@ -63,6 +66,36 @@ async def test_a_new_job_is_made_by_a_form_from_the_signature_of_its_handler(
     (job,) = (await bench.service.jobs.select(JobFilter(type="parcel.send"))).jobs
     assert job.args == [{"street": "Ring 1"}, "2026-01-31", 2, None, {"mode": "slow"}]
     send.types.convert(job.args)
+
+
+@dataclass
+class Options:
+    retries: int = 3
+
+
+@app.job("report.build")
+def build(options: Options, limit: float = float("inf"), *, dry: bool = False) -> None: ...
+
+
+async def test_a_form_sends_what_the_handler_takes_for_arguments_that_are_left_empty(
+    bench: Bench, server: str, page: Page
+) -> None:
+    await bench.service.job_types.announce(signatures_of(list(app.handlers.values())))
+    await open_page(page, server, "jobs")
+    await page.get_by_role("button", name="New job").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("Type").fill("report.build")
+    await dialog.get_by_role("button", name="Choose type").click()
+    yes = dialog.get_by_role("group", name="dry").get_by_label("Yes")
+    await yes.check()
+    await dialog.get_by_role("button", name="Enqueue job").click()
+    await dialog.get_by_text("limit has no value here").wait_for()
+    await dialog.get_by_label("limit").fill("5")
+    await dialog.get_by_role("button", name="Enqueue job").click()
+    await page.get_by_text("The job was enqueued.").wait_for()
+    (job,) = (await bench.service.jobs.select(JobFilter(type="report.build"))).jobs
+    assert job.args == [{}, 5, {"dry": True}]
+    build.types.convert(job.args)
 
 
 async def test_a_flow_is_started_by_a_form_from_the_signature_of_its_function(

@@ -40,7 +40,13 @@ export const isEncoded = (args: unknown[]): boolean =>
 export function ArgumentsForm(props: Props) {
   const members = membersOf(props.schema);
   if (!members || isEncoded(props.args)) return <ListForm {...props} />;
-  const defaultOf = (place: number): unknown => plainSchema(members.properties?.[String(place)] ?? {}, members.$defs).default ?? null;
+  const valueAt = (place: number, given: unknown): unknown => {
+    const known = plainSchema(members.properties?.[String(place)] ?? {}, members.$defs);
+    if (given !== undefined) return given;
+    if (known.default !== undefined) return known.default;
+    if (known.type === "object" && !known.required?.length) return {};
+    throw new Error(`${known.title} has no value here, and it needs one.`);
+  };
   return (
     <SchemaForm
       schema={{ ...members, title: props.title }}
@@ -49,7 +55,7 @@ export function ArgumentsForm(props: Props) {
       send={(value) => {
         const byPlace = value as Record<string, unknown>;
         const length = Math.max(members.minItems ?? 0, ...Object.keys(byPlace).map((place) => Number(place) + 1));
-        return props.send(Array.from({ length }, (_, place) => byPlace[place] ?? defaultOf(place)));
+        return props.send(Array.from({ length }, (_, place) => valueAt(place, byPlace[place])));
       }}
       close={props.close}
     >
