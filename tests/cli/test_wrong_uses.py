@@ -204,6 +204,10 @@ def test_a_port_in_use_is_named_with_the_way_out(newcomer: Newcomer) -> None:
             "import asyncio\nasync def main(): shop.mail.enqueue('x')\nasyncio.run(main())",
             ("A blocking call in a coroutine", "aenqueue()"),
         ),
+        (
+            "import asyncio\nasync def main(): shop.app.plain_client().queues.all()\nasyncio.run(main())",
+            ("A blocking call in a coroutine", "the calls of client()"),
+        ),
         ("from ojster import App\nApp('postgres:/x')", ("neither a database", "postgresql://")),
         ("shop.app.start(shop.mail.s('x'), tiemout=3)", ("no option 'tiemout'", "mean 'timeout'")),
         ("shop.app.start(shop.mail.s('x'), target='/x')", ("no option 'target'", "app.define(…)", "by its name")),

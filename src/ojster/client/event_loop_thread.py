@@ -15,7 +15,7 @@ R = TypeVar("R")
 def _warn_of_blocking(coroutine: Coroutine[Any, Any, object]) -> None:
     message = (
         "A blocking call in a coroutine holds up the event loop. Await the method with an 'a' before its name, such as "
-        "aenqueue()."
+        "aenqueue(); in place of plain_client(), the calls of client()."
     )
     try:
         warnings.warn(message, RuntimeWarning, stacklevel=_caller_outside())
