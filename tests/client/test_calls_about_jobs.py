@@ -235,6 +235,12 @@ async def test_signatures_that_are_too_large_or_too_many_are_refused(client: Cli
     assert await client.job_types.signatures() == []
 
 
+async def test_a_worker_with_many_handlers_announces_all_at_once(client: Client) -> None:
+    schema = {"title": "x" * (MAX_SIGNATURE_BYTES - 20)}
+    announced = [Signature(f"a{number}", schema) for number in range(MAX_SIGNATURES)]
+    assert await client.job_types.announce(announced) == MAX_SIGNATURES
+
+
 async def test_the_oldest_of_too_many_signatures_are_deleted(client: Client, bench: Bench) -> None:
     await client.job_types.announce([Signature(f"old{number}", {}) for number in range(MAX_SIGNATURES)])
     bench.clock.advance(1)

@@ -201,7 +201,9 @@ class JobTypeCalls(Calls):
     async def delete(self, type: str) -> None:
         """Delete the defaults of a job type. Jobs that have them keep them."""
 
-    @Call("PUT", _SIGNATURES, "announce_signatures", _TAG, AnnouncedAnswer, body=SignaturesBody, needs=DEQUEUE)
+    @Call(
+        "PUT", _SIGNATURES, "announce_signatures", _TAG, AnnouncedAnswer, body=SignaturesBody, large=True, needs=DEQUEUE
+    )
     async def announce(self, signatures: Sequence[Signature]) -> int:
         """Announce the arguments of the job types that a worker handles, by a JSON Schema of each, for forms.
 
