@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from ojster import App, Flow, Worker
+from ojster import App, Flow, Worker, group
 from ojster.core.errors import BackendError, BackendUnavailable, NotFound
+from ojster.files.file import File
 from ojster.files.open import open_store
 from ojster.handlers.flow_export import ExportedFlow, export_flow, export_parts
 from ojster.service import Service
@@ -92,6 +93,38 @@ async def test_a_run_whose_large_result_is_lost_is_not_exported(bench: FlowBench
             piece.unlink()
     with pytest.raises((NotFound, BackendError)):
         await export_flow(bench.service, bench.id)
+
+
+async def test_a_run_with_a_lost_result_among_others_is_not_exported(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(service) as (_, port):
+        app = App(f"http://127.0.0.1:{port}")
+
+        @app.job("long")
+        async def long(letter: str) -> str:
+            return letter * LARGE
+
+        @app.flow("both")
+        async def both(flow: Flow) -> int:
+            return len(await flow.run(group(long.s("a"), long.s("b"))))
+
+        run = await both.astart()
+        await Worker(app).run(until_empty=True)
+        assert await run.aresult(PATIENCE) == 2
+        await app.aclose()
+    exported = await export_flow(service, run.id)
+    assert max(len(msgspec.json.encode(record)) for record in exported.records) > 2 * LARGE
+    lost, find = (await service.files.select())[0].id, service.files.find
+
+    async def find_others(file_id: str, job_id: str | None = None) -> File:
+        if file_id == lost:
+            raise NotFound("It is gone.")
+        return await find(file_id, job_id)
+
+    monkeypatch.setattr(service.files, "find", find_others)
+    with pytest.raises(NotFound, match="a file that is gone"):
+        await export_flow(service, run.id)
 
 
 def _files(tx: Any, _: object) -> list[list[str]]:

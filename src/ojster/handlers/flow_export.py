@@ -134,7 +134,13 @@ async def _whole(client: Client, record: FlowRecord, job_id: str) -> FlowRecord:
     result: Raw | UnsetType = record.result
     if result is not UNSET:
         result = Raw(await restore_json(client, bytes(result), job_id))
-        if may_refer(bytes(result)) and referred_file(msgspec.json.decode(result)) is not None:
+        if may_refer(bytes(result)) and _has_reference(msgspec.json.decode(result)):
             message = f"The result of {record.key!r} is a file that is gone, or too large to be loaded."
             raise NotFound(f"{message} Without it, the flow cannot be exported.", resource_type="file")
     return msgspec.structs.replace(record, result=result)
+
+
+def _has_reference(value: Any) -> bool:
+    """Return whether a JSON value has the reference to a result anywhere: results of several jobs are one value."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return referred_file(value) is not None or any(map(_has_reference, inner))
