@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from ojster import Flow, chain
-from ojster.core.errors import InvalidRequest, PayloadTooLarge
+from ojster import Flow, Graph, JobFailed, chain, result_of
+from ojster.core.errors import InvalidRequest, NotFound, PayloadTooLarge
+from ojster.core.job import Job
+from ojster.core.shared_value import SHARED_FROM
 from ojster.handlers.flow_export import export_flow
 from ojster.jobs import history
+from ojster.jobs.filter_walk import JobFilter
+from ojster.jobs.interventions import DeadLetterRetry
 from ojster.testing import areplay
 from ojster.workflows.broadcast import Broadcast
 from ojster.workflows.flow import NewRecord, Turn
@@ -396,3 +401,44 @@ async def test_a_restart_without_arguments_or_with_too_large_ones_is_refused(ben
     large = msgspec.Raw(b'["%b"]' % (b"x" * bench.service.database.settings.largest_job))
     with pytest.raises(PayloadTooLarge):
         await turn(NewRecord("!begin", "begin", "", 1, result=large))
+
+
+@pytest.fixture
+async def former(bench: FlowBench) -> Job:
+    """A dead letter of an earlier round of a flow that has ended, whose arguments have a large value that it shared."""
+
+    @bench.app.job("make")
+    async def make() -> str:
+        return "x" * SHARED_FROM
+
+    @bench.app.job("fail", retry=1)
+    async def fail(text: str) -> None:
+        raise ValueError
+
+    @bench.app.flow("rounds")
+    async def rounds(flow: Flow, left: int) -> None:
+        if left:
+            with suppress(JobFailed):
+                await flow.run(Graph().add("make", make.s()).add("fail", fail.s(result_of("make")), after="make"))
+            await flow.restart(left - 1)
+
+    await bench.start(rounds.s(1), expiration_delay=60)
+    assert (await bench.finish()).state == "completed"
+    (job,) = (await bench.service.jobs.select(JobFilter(type="fail"))).jobs
+    return job
+
+
+async def test_a_job_of_an_earlier_round_is_changed_and_runs_again(bench: FlowBench, former: Job) -> None:
+    await bench.service.jobs.retry_dead(former.id, DeadLetterRetry(former.id, meta={"why": "again"}))
+    job = await bench.fetch_one()
+    assert (job.id, job.args, job.meta["why"]) == (former.id, ["x" * SHARED_FROM], "again")
+
+
+async def test_a_job_of_an_earlier_round_that_runs_again_outlives_its_flow(bench: FlowBench, former: Job) -> None:
+    await bench.service.jobs.retry_dead(former.id)
+    bench.clock.advance(3600)
+    await bench.service.maintenance.prune()
+    with pytest.raises(NotFound):
+        await bench.look()
+    job = await bench.fetch_one()
+    assert (job.id, job.args) == (former.id, ["x" * SHARED_FROM])

@@ -245,7 +245,7 @@ def _revise(tx: Transaction, job: Job, revival: DeadLetterRetry) -> None:
             "seq": job.seq,
         },
     )
-    tx.execute("UPDATE payloads SET stored = :envelope WHERE seq = :seq", {"envelope": job.envelope, "seq": job.seq})
+    tx.store_envelopes([job])
     for follow_up in hooks(tx).moved if has_moved else ():
         follow_up(tx, [job])
 

@@ -380,6 +380,13 @@ class Transaction(ABC):
     def _read_envelopes(self, jobs: Sequence[Job]) -> None:
         """Read the envelopes of jobs."""
 
+    def store_envelopes(self, jobs: Sequence[Job]) -> None:
+        """Store the whole envelopes of jobs, which share no value any more."""
+        self.execute_many(
+            "UPDATE payloads SET stored = ?, shared = NULL, shared_at = NULL WHERE seq = ?",
+            [(job.envelope, job.seq) for job in jobs],
+        )
+
     def payloads_of(self, jobs: Sequence[Job]) -> list[Payload]:
         """Store the values that jobs share; return what is left of their envelopes."""
         values: dict[bytes, SharedValue] = {}

@@ -72,10 +72,7 @@ def pin_now(run: Advance, workflow: StoredWorkflow, pin: Pin) -> None:
             raise _runs(workflow, pin, job.worker_id)
         job.version, job.envelope = version_number(pin.version), _with_version(job.envelope, pin.version)
         tx.execute("UPDATE jobs SET version = :version WHERE seq = :seq", {"version": job.version, "seq": job.seq})
-        tx.execute(
-            "UPDATE payloads SET stored = :envelope, shared = NULL, shared_at = NULL WHERE seq = :seq",
-            {"envelope": job.envelope, "seq": job.seq},
-        )
+        tx.store_envelopes([job])
         if job.state == JobState.AVAILABLE:
             tx.offer(job)
     run.graph.change(workflow)

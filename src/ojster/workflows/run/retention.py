@@ -7,6 +7,8 @@ from typing import Any, Final, NamedTuple
 
 from ojster.collections.contents import delete_items
 from ojster.collections.items import key_of_kept_files, key_of_promises, key_of_workflow
+from ojster.core.job import Job
+from ojster.core.job_table import JOB_COLUMNS
 from ojster.jobs.interventions import delete_jobs
 from ojster.storage.transaction import Transaction
 from ojster.tenancy.tenant import tenants_retention
@@ -148,6 +150,8 @@ def _forget(tx: Transaction, workflow: StoredWorkflow, room: int) -> Counter[str
     )
     delete_nodes(tx, [id for (id,) in nodes])
     left -= len(nodes)
+    if left > 0:
+        _complete_former_steps(tx, workflow)
     values = _forget_values(tx, workflow, left)
     left -= values
     chunks = forget_streams(tx, workflow.seq, left)
@@ -160,6 +164,15 @@ def _forget(tx: Transaction, workflow: StoredWorkflow, room: int) -> Counter[str
         tx.execute("DELETE FROM workflows WHERE seq = :seq", {"seq": workflow.seq})
     rows = len(jobs) + len(nodes) + values + chunks + (left > 0)
     return Counter(rows=rows, jobs=len(jobs), workflows=int(left > 0))
+
+
+def _complete_former_steps(tx: Transaction, workflow: StoredWorkflow) -> None:
+    """Store the values that jobs of earlier rounds share with the workflow, which they outlive, with these jobs."""
+    former = tx.among_rows("SELECT seq FROM former_steps WHERE workflow = :workflow")
+    query = f"SELECT {JOB_COLUMNS} FROM jobs WHERE seq {former}{tx.for_update}"
+    jobs = [Job(*row) for row in tx.execute(query, {"workflow": workflow.seq})]
+    tx.load_envelopes(jobs)
+    tx.store_envelopes(jobs)
 
 
 def _forget_values(tx: Transaction, workflow: StoredWorkflow, room: int) -> int:
