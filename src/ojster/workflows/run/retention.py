@@ -169,6 +169,7 @@ def _forget(tx: Transaction, workflow: StoredWorkflow, room: int) -> Counter[str
 def _complete_former_steps(tx: Transaction, workflow: StoredWorkflow) -> None:
     """Store the values that jobs of earlier rounds share with the workflow, which they outlive, with these jobs."""
     former = tx.among_rows("SELECT seq FROM former_steps WHERE workflow = :workflow")
+    # Somebody may change one now: what is read is stored again.
     query = f"SELECT {JOB_COLUMNS} FROM jobs WHERE seq {former}{tx.for_update}"
     jobs = [Job(*row) for row in tx.execute(query, {"workflow": workflow.seq})]
     tx.load_envelopes(jobs)
