@@ -29,8 +29,8 @@ class Gate:
     """A limit during a claim: its remaining capacity, and the jobs that start.
 
     The limit is first read without a lock. Only a claim that finds capacity locks it and reads it again. A claim that
-    finds it locked skips it, and its queues are woken when the lock is released. So claims never wait for a lock,
-    unless the policy locks its limits at once, in one order (``waits``): then idle claims do not wake each other.
+    finds it locked skips it, and looks again after a pause. So claims never wait for a lock, unless the policy locks
+    its limits at once, in one order (``waits``).
 
     Attributes
     ----------
@@ -78,11 +78,14 @@ class Gate:
         if self._is_ours or not self.room:
             return self.room
         tx = self._tx
-        # Claims that waited for the rows of several keys had deadlocks, and started almost nothing. A claim goes around
-        # a locked key, and is woken by the one that holds it.
+        # Claims that waited for the rows of several keys had deadlocks, and started almost nothing. So a claim skips a
+        # locked key, and looks again by itself. It cannot rely on the holder, which may die, may be no claim, or may
+        # have looked before somebody pushed the job that this claim skips. A holder that commits wakes others, which is
+        # faster.
         locked = find_limit(tx, self.limit.key, tx.for_update if self._waits else tx.skip_locked)
         if locked is None:
             self.room = 0  # locked by another transaction, or deleted
+            tx.effects.skipped.update(self.limit.queues)
         else:
             self._is_ours = True
             self._look(locked, count_active(tx, locked.key))

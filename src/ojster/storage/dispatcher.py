@@ -24,6 +24,7 @@ from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
 from ojster.core.errors import BackendError, BackendUnavailable, OjsterError
+from ojster.core.queue_names import names_opened
 from ojster.core.tuning import long_work
 from ojster.storage.call import LongPoll, PendingCall, Port, TransactionFunction
 from ojster.storage.effects import UNKNOWN_COUNT
@@ -62,6 +63,12 @@ MAX_POSTPONED_SECONDS: Final = 30.0
 
 MAX_POSTPONE_PAUSE_SECONDS: Final = 0.1
 """Maximum pause between these retries, in seconds."""
+
+FIRST_LOOK_PAUSE_SECONDS: Final = 0.01
+"""First pause before claims look again at what they skipped, in seconds; doubled while they skip it again."""
+
+MAX_LOOK_PAUSE_SECONDS: Final = 0.1
+"""Maximum pause before they look again, in seconds."""
 
 
 class _LoopCalls:
@@ -120,6 +127,10 @@ class Dispatcher:
         ]
         self._closed = False
         self._closing = threading.Lock()
+        self._skipped: set[str] = set()
+        """Topics of which parked calls look again after a pause, for which a timer runs."""
+        self._looked_at = 0.0
+        self._look_pause = FIRST_LOOK_PAUSE_SECONDS
         self.is_inherited = False
         """Whether this process has inherited it in a fork, without its threads."""
         _dispatchers.add(self)
@@ -288,6 +299,31 @@ class Dispatcher:
         exhausted = {name for call in found_nothing if call.poll is not None for name in call.poll.topics}
         self.ring([topic for topic in effects.fetchable if effects.configured or topic not in exhausted])
         _deliver(done)
+        if effects.skipped:
+            self._look_later(effects.skipped)
+
+    def _look_later(self, queues: Iterable[str]) -> None:
+        """Run the parked calls of queues again after a pause: of the queues, and not of the calls that skipped jobs.
+
+        Such a call may have had the only wake-up for a job, and may be answered or cancelled meanwhile.
+        """
+        with self._closing:
+            is_timed = bool(self._skipped)
+            self._skipped.update(name for queue in queues for name in names_opened(queue))
+            if is_timed:
+                return
+            has_looked = time.monotonic() - self._looked_at < self._look_pause
+            pause = 2 * self._look_pause if has_looked else FIRST_LOOK_PAUSE_SECONDS
+            self._look_pause = min(MAX_LOOK_PAUSE_SECONDS, pause)
+        timer = threading.Timer(self._look_pause, self._look_again)
+        timer.daemon = True
+        timer.start()
+
+    def _look_again(self) -> None:
+        with self._closing:
+            skipped, self._skipped = self._skipped, set()
+            self._looked_at = time.monotonic()
+        self.ring(list(skipped))
 
     def _keep(self, calls: list[PendingCall], since: int) -> None:
         """Park calls that have empty results; run those again that missed news after the moment ``since``."""

@@ -60,6 +60,8 @@ class Effects:
         See ``ojster.core.queue_names``, for ``counts``, too."""
         self.opened: set[str] = set()
         """Queues with jobs that may have become claimable: the queue was resumed, or its jobs are no longer blocked."""
+        self.skipped: set[str] = set()
+        """Queues in which a claim skipped jobs that depend on a locked row: it must look again after a pause."""
         self.finished: list[str] = []
         """Ids of jobs that finished."""
         self.ended: list[Job] = []
@@ -121,5 +123,5 @@ class Effects:
 _LISTS: Final = ("finished", "ended", "watched", "events", "history", "waits", "attempts")
 """Effects that are only appended to, or replaced as a whole."""
 
-_COPIED: Final = ("opened", "topics", "counts")
+_COPIED: Final = ("opened", "skipped", "topics", "counts")
 """Effects that ``mark`` copies."""
