@@ -1,4 +1,4 @@
-"""Servers that share a limit on PostgreSQL: a claim that skipped jobs gets them.
+"""Servers that share a limit on PostgreSQL: idle ones do not wake each other, and a claim that skipped jobs gets them.
 
 Claims go around a limit that another transaction has locked. They look again by themselves.
 """
@@ -19,6 +19,7 @@ from ojster.core.json_objects import Members
 from ojster.core.rate_limit import Limits
 from ojster.jobs.claim import claim
 from ojster.jobs.claim_policy import Claim
+from ojster.queues.gates import Gate
 from ojster.service import Service
 from ojster.storage.open import open_database
 from ojster.storage.postgres.url import parse_postgres_url
@@ -84,6 +85,40 @@ async def enqueued(service: Service, job: Members) -> str:
 
 async def ids_of(fetch: asyncio.Task[list[Job]]) -> list[str]:
     return [job.id for job in await asyncio.wait_for(fetch, PATIENCE)]
+
+
+@pytest.mark.parametrize(
+    "left", [[], [request("nobody.runs.it", queue="limited", rate_limit={"key": "k", "concurrency": 9})]]
+)
+async def test_idle_servers_do_not_wake_each_other(
+    servers: list[Service], monkeypatch: pytest.MonkeyPatch, left: list[Members]
+) -> None:
+    """Else two servers without work would claim again and again."""
+    looks = 0
+    enter = Gate.enter
+
+    def counted(gate: Gate) -> int:
+        nonlocal looks
+        looks += 1
+        return enter(gate)
+
+    monkeypatch.setattr(Gate, "enter", counted)
+    await servers[0].jobs.enqueue(left)
+    fetches = [waiting(service, "limited", "test.job") for service in servers]
+    for service in servers:
+        await until_parked(service.database)
+    for number in range(50):  # a message to each server, and the claim that it causes
+        giver, taker = servers[number % 2], servers[1 - number % 2]
+        other = waiting(taker, "other")
+        await until_parked(taker.database, 2)
+        pushed = await enqueued(giver, request(queue="other"))
+        assert await ids_of(other) == [pushed]
+    assert looks <= 20
+    last = await enqueued(servers[0], request(queue="limited"))
+    await asyncio.wait(fetches, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+    assert [await ids_of(fetch) for fetch in fetches if fetch.done()] == [[last]]
+    for fetch in fetches:
+        fetch.cancel()
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,8 @@ class Gate:
         tx = self._tx
         # Claims that waited for the rows of several keys had deadlocks, and started almost nothing. So a claim skips a
         # locked key, and looks again by itself. It cannot rely on the holder, which may die, may be no claim, or may
-        # have looked before somebody pushed the job that this claim skips. A holder that commits wakes others, which is
-        # faster.
+        # have looked before somebody pushed the job that this claim skips. A holder that starts jobs wakes others
+        # (`close`), which is faster. One that starts none does not: idle claims would wake each other for ever.
         locked = find_limit(tx, self.limit.key, tx.for_update if self._waits else tx.skip_locked)
         if locked is None:
             self.room = 0  # locked by another transaction, or deleted
@@ -89,8 +89,6 @@ class Gate:
         else:
             self._is_ours = True
             self._look(locked, count_active(tx, locked.key))
-            if tx.skip_locked and not self._waits:
-                tx.effects.opened.update(locked.queues)  # wake claims that have skipped the locked row
         return self.room
 
     @property
@@ -110,6 +108,8 @@ class Gate:
             if self.strategy is not None and limit.exceeded is None:
                 self._exceed(self.strategy)
             return
+        if tx.skip_locked and not self._waits:
+            tx.effects.opened.update(limit.queues)
         allowed = limit.in_force(now)
         opens_at = limit.override_until if limit.overridden(now) else None
         if allowed.rate is not None:
