@@ -9,6 +9,7 @@ import msgspec
 
 from ojster.core.job import Job
 from ojster.core.job_table import AVAILABLE_HERE, next_values
+from ojster.core.queue_names import names_opened
 from ojster.queues.limits import UNLIMITED, Limit, count_active, find_limit, limit_of, write_limit
 from ojster.queues.wire import show_limits
 from ojster.storage.transaction import Transaction
@@ -85,7 +86,7 @@ class Gate:
         locked = find_limit(tx, self.limit.key, tx.for_update if self._waits else tx.skip_locked)
         if locked is None:
             self.room = 0  # locked by another transaction, or deleted
-            tx.effects.skipped.update(self.limit.queues)
+            tx.effects.skipped.update(name for queue in self.limit.queues for name in names_opened(queue))
         else:
             self._is_ours = True
             self._look(locked, count_active(tx, locked.key))

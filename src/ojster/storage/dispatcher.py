@@ -24,7 +24,6 @@ from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
 from ojster.core.errors import BackendError, BackendUnavailable, OjsterError
-from ojster.core.queue_names import names_opened
 from ojster.core.tuning import long_work
 from ojster.storage.call import LongPoll, PendingCall, Port, TransactionFunction
 from ojster.storage.effects import UNKNOWN_COUNT
@@ -302,14 +301,14 @@ class Dispatcher:
         if effects.skipped:
             self._look_later(effects.skipped)
 
-    def _look_later(self, queues: Iterable[str]) -> None:
-        """Run the parked calls of queues again after a pause: of the queues, and not of the calls that skipped jobs.
+    def _look_later(self, topics: Iterable[str]) -> None:
+        """Run the parked calls of topics again after a pause, and not only those that skipped something.
 
         Such a call may have had the only wake-up for a job, and may be answered or cancelled meanwhile.
         """
         with self._closing:
             is_timed = bool(self._skipped)
-            self._skipped.update(name for queue in queues for name in names_opened(queue))
+            self._skipped.update(topics)
             if is_timed:
                 return
             has_looked = time.monotonic() - self._looked_at < self._look_pause

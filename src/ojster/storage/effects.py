@@ -61,7 +61,7 @@ class Effects:
         self.opened: set[str] = set()
         """Queues with jobs that may have become claimable: the queue was resumed, or its jobs are no longer blocked."""
         self.skipped: set[str] = set()
-        """Queues in which a claim skipped jobs that depend on a locked row: it must look again after a pause."""
+        """Topics of claims that skipped jobs which depend on a locked row: they must look again after a pause."""
         self.finished: list[str] = []
         """Ids of jobs that finished."""
         self.ended: list[Job] = []
