@@ -15,12 +15,19 @@ from typing import Any, Final
 
 import msgspec
 
+from ojster.core.durations import DAY
+
 SIGNATURE_HEADER: Final = "X-OJS-Signature"
 TIMESTAMP_HEADER: Final = "X-OJS-Timestamp"
 
 MAX_SKEW_SECONDS: Final = 300.0
 """Age at which a signature is refused by default, in seconds. Spec: ojs-webhooks 8.1"""
 
+SECRET_OVERLAP_US: Final = DAY
+"""Time after a change of a secret during which requests are also signed with the previous one, in microseconds.
+
+Spec: ojs-webhooks 8.3
+"""
 
 _SECONDS: Final = re.compile(r"[0-9]{1,12}")
 """Matches the seconds since the epoch; ``int`` refuses much longer numbers."""
@@ -48,6 +55,16 @@ class InvalidSignature(Exception):
 def new_secret() -> str:
     """Return a secret to sign requests with."""
     return f"whsec_{secrets.token_urlsafe(32)}"
+
+
+def replacement(former: str, secret: str, now: int) -> dict[str, Any]:
+    """Return the members of what has a secret after it was replaced: the former one stays valid for some time."""
+    return {"secret": secret, "former_secret": former, "former_until": now + SECRET_OVERLAP_US}
+
+
+def keys_at(now: int, secret: str, former: str | None, former_until: int) -> list[str]:
+    """Return the secrets to sign with: also the former one, while it is valid."""
+    return [secret] if former is None or now >= former_until else [secret, former]
 
 
 def sign(keys: Iterable[str], timestamp: str, body: bytes) -> str:

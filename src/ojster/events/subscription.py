@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from ojster.core.signatures import keys_at
 from ojster.storage.memory import Remembered
 from ojster.storage.transaction import Transaction
 
@@ -69,8 +70,7 @@ class Subscription(msgspec.Struct, frozen=True):
 
     def keys(self, now: int) -> list[str]:
         """Return the secrets to sign a delivery with: also the previous one, for some time after a rotation."""
-        is_known = self.former_secret is not None and now < self.former_until
-        return [self.secret, self.former_secret] if is_known and self.former_secret else [self.secret]
+        return keys_at(now, self.secret, self.former_secret, self.former_until)
 
     def wants(self, type: str, queue: str | None, job_type: str | None, tenant: str = "") -> bool:
         """Whether the subscription matches an event."""

@@ -14,11 +14,10 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.core.durations import DAY
 from ojster.core.errors import NotFound, OjsterError
 from ojster.core.events import SOURCE, describe_event
 from ojster.core.ids import new_id
-from ojster.core.signatures import new_secret
+from ojster.core.signatures import new_secret, replacement
 from ojster.events.subscription import Subscription, active_subscriptions, decode_subscription
 from ojster.insight.receivers import DeliveryOutcome, forget_receiver, note_outcome
 from ojster.jobs.new_job import NewJob, read_job
@@ -42,12 +41,6 @@ RETRY: Final = {
 """Retry policy of deliveries: after about 30 s, 2.5 min, 12.5 min, 1 h, 5 h, 24 h and 24 h.
 
 Spec: ojs-webhooks 7.2
-"""
-
-SECRET_OVERLAP_US: Final = DAY
-"""Time after a rotation during which deliveries are also signed with the previous secret, in microseconds.
-
-Spec: ojs-webhooks 8.3
 """
 
 _UNDELIVERED_PREFIXES: Final = ("webhook.",)
@@ -115,11 +108,7 @@ def change_subscriptions(tx: Transaction, change: Change) -> Subscription | Ojst
         return no_subscription(change.id)
     members = dict(change.members)
     if change.rotate:
-        members |= {
-            "secret": new_secret(),
-            "former_secret": known.secret,
-            "former_until": tx.now + SECRET_OVERLAP_US,
-        }
+        members |= replacement(known.secret, new_secret(), tx.now)
     changed = msgspec.structs.replace(known, **members)
     forget_receiver(tx, change.id)  # it may be another address by now, or be turned off
     _write(tx, changed)

@@ -11,6 +11,7 @@ import msgspec
 from ojster.core.durations import SECOND
 from ojster.core.errors import InvalidRequest
 from ojster.core.rate_limit import Limits, Rate
+from ojster.core.signatures import keys_at
 from ojster.core.tenant import NOBODY, called, qualify
 from ojster.queues.limits import key_of_worker
 from ojster.storage.memory import Remembered
@@ -92,8 +93,7 @@ class PushEndpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     def keys(self, now: int) -> list[str]:
         """Return the secrets to sign a delivery with: also the previous one, for some time after a rotation."""
-        is_known = self.former_secret is not None and now < self.former_until
-        return [self.secret, self.former_secret] if is_known and self.former_secret else [self.secret]
+        return keys_at(now, self.secret, self.former_secret, self.former_until)
 
 
 decode_endpoint: Final = msgspec.json.Decoder(PushEndpoint).decode
@@ -116,10 +116,14 @@ def check_id(id: str) -> str:
     return id
 
 
-def _read_endpoints(tx: Transaction) -> Mapping[str, PushEndpoint]:
-    endpoints = [decode_endpoint(body) for (body,) in tx.execute("SELECT body FROM push_endpoints ORDER BY id")]
-    return {endpoint.worker_id: endpoint for endpoint in endpoints}
+def read_endpoints(tx: Transaction) -> list[PushEndpoint]:
+    """Return all endpoints, by name."""
+    return [decode_endpoint(body) for (body,) in tx.execute("SELECT body FROM push_endpoints ORDER BY id")]
 
 
-endpoints_by_worker: Final = Remembered[Mapping[str, PushEndpoint]](_read_endpoints, in_callers={})
+def _by_worker(tx: Transaction) -> Mapping[str, PushEndpoint]:
+    return {endpoint.worker_id: endpoint for endpoint in read_endpoints(tx)}
+
+
+endpoints_by_worker: Final = Remembered[Mapping[str, PushEndpoint]](_by_worker, in_callers={})
 """All push endpoints, by the stored ids of their workers."""

@@ -7,14 +7,14 @@ from typing import Final, Literal
 
 import msgspec
 
-from ojster.core.durations import DAY, HOUR, SECOND
+from ojster.core.durations import HOUR, SECOND
 from ojster.core.errors import Forbidden, NotFound, OjsterError
 from ojster.core.rate_limit import Limits
-from ojster.core.signatures import new_secret
+from ojster.core.signatures import new_secret, replacement
 from ojster.core.tenant import called
 from ojster.fleet.workers import Leave, leave
 from ojster.insight.receivers import DeliveryOutcome, forget_receiver, note_outcome, public_address
-from ojster.push.endpoint import PushEndpoint, decode_endpoint
+from ojster.push.endpoint import PushEndpoint, decode_endpoint, read_endpoints
 from ojster.queues.limits import Override, block, delete_limit, override, set_limits
 from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
@@ -22,9 +22,6 @@ from ojster.storage.wakeups import QUIET
 
 TOPIC: Final = f"{QUIET}push"
 """Topic of changes that servers must learn at once."""
-
-SECRET_OVERLAP_US: Final = DAY
-"""Time after a change of the secret during which deliveries are also signed with the previous one, in microseconds."""
 
 FIRST_PAUSE_US: Final = SECOND
 LONGEST_PAUSE_US: Final = 60 * SECOND
@@ -63,21 +60,13 @@ def put_endpoints(tx: Transaction, new: NewEndpoint) -> PushEndpoint | OjsterErr
         return Forbidden(f"The push endpoint {called(wanted.id)!r} gets the jobs of all tenants. Choose another id.")
     else:
         is_paused = not known.active and known.reason is None
-        members = {"created_at": known.created_at, "active": not is_paused}
-        kept = _with_secret(tx, known, new.secret or known.secret, wanted, members)
+        secrets = {name: getattr(known, name) for name in ("secret", "former_secret", "former_until")}
+        if new.secret and new.secret != known.secret:
+            secrets = replacement(known.secret, new.secret, tx.now)
+        kept = msgspec.structs.replace(wanted, created_at=known.created_at, active=not is_paused, **secrets)
     _open(tx, kept)
     tx.emit_about("push.endpoint.changed", kept.id, tenant=kept.tenant, url=public_address(kept.url))
     return kept
-
-
-def _with_secret(
-    tx: Transaction, known: PushEndpoint, secret: str, wanted: PushEndpoint, members: dict[str, int | bool]
-) -> PushEndpoint:
-    """Return the wanted endpoint with a secret; if it is another, the present one stays valid for some time."""
-    former, until = known.former_secret, known.former_until
-    if secret != known.secret:
-        former, until = known.secret, tx.now + SECRET_OVERLAP_US
-    return msgspec.structs.replace(wanted, secret=secret, former_secret=former, former_until=until, **members)
 
 
 def _open(tx: Transaction, endpoint: PushEndpoint) -> None:
@@ -115,7 +104,7 @@ def switch_endpoints(tx: Transaction, order: Switch) -> PushEndpoint | OjsterErr
             changed = msgspec.structs.replace(known, active=True)
             _open(tx, changed)
         case "rotate":
-            changed = _with_secret(tx, known, new_secret(), known, {})
+            changed = msgspec.structs.replace(known, **replacement(known.secret, new_secret(), tx.now))
             _write(tx, changed)
     done = {"pause": "paused", "resume": "resumed", "rotate": "changed"}[order.to]
     tx.emit_about(f"push.endpoint.{done}", known.id, tenant=known.tenant)
@@ -202,7 +191,7 @@ def recover_endpoints(tx: Transaction, id: str) -> None:
 
 def list_endpoints(tx: Transaction, requests: Sequence[None]) -> list[list[PushEndpoint]]:
     """Return all endpoints, by name, for each request."""
-    endpoints = [decode_endpoint(body) for (body,) in tx.execute("SELECT body FROM push_endpoints ORDER BY id")]
+    endpoints = read_endpoints(tx)
     return [endpoints for _ in requests]
 
 
