@@ -7,7 +7,7 @@ import { useDialogs } from "../ui/dialogs";
 import { bytes, number, tail, Time } from "../ui/format";
 import { Json } from "../ui/json";
 import { Button, Card, Empty, JobLink, Page, Shown, Table } from "../ui/parts";
-import { FileLink } from "./Job";
+import { FileLink } from "./job/Left";
 
 export function CollectionsPage() {
   const collections = useData("collections", () => accepted(client.GET("/ojs/v1/collections")), { kinds: ["job"] });

@@ -10,7 +10,7 @@ import { Button, Card, type Column, Empty, Folded, JobLink, Page, Shown, Table, 
 import { Line } from "../ui/plain";
 import { State } from "../ui/states";
 import { asked, type Chosen, chosenIn, FilterBar, LABELS, toggled, valuesOf, Views } from "./job-filters";
-import { NewJobDialog } from "./NewJob";
+import { NewJobDialog } from "./job/NewJob";
 
 export type Job = Schemas["JobBody"] & { worker_id?: string; progress?: number | { progress?: number; message?: string } };
 

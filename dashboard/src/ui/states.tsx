@@ -47,6 +47,9 @@ export const JOB_STATES = [
   "cancelled",
 ] as const;
 
+/** States of jobs that have ended. */
+export const FINAL = new Set<string>(["completed", "cancelled", "discarded"]);
+
 export const colourOf = (state: string): Colour => STATES[state]?.colour ?? "grey";
 
 export function State({ state, label }: { state: string; label?: string }) {

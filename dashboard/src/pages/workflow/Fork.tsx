@@ -2,14 +2,14 @@
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import { Link, useLocation } from "wouter-preact";
-import { accepted, client, query, type Schemas } from "../api/client";
-import { useData } from "../api/use";
-import { Dialog, useDialogs } from "../ui/dialogs";
-import { many, tail } from "../ui/format";
-import { exactly, valueIn } from "../ui/json-text";
-import { Button, FormEnd, Shown } from "../ui/parts";
-import { useSending } from "../ui/sending";
-import { nameOf } from "./Workflows";
+import { accepted, client, query, type Schemas } from "../../api/client";
+import { useData } from "../../api/use";
+import { Dialog, useDialogs } from "../../ui/dialogs";
+import { many, tail } from "../../ui/format";
+import { exactly, valueIn } from "../../ui/json-text";
+import { Button, FormEnd, Shown } from "../../ui/parts";
+import { useSending } from "../../ui/sending";
+import { nameOf } from "../Workflows";
 
 type Info = Schemas["WorkflowInfo"];
 type Preview = Schemas["ForkPreviewAnswer"];

@@ -1,15 +1,15 @@
 /** A flow: where it waits, what it has published, what it can be asked, and its messages. */
 import { useState } from "preact/hooks";
-import { accepted, client, query, type Schemas } from "../api/client";
-import { useMay } from "../api/session";
-import { useData } from "../api/use";
-import { ArgumentsForm } from "../ui/arguments-form";
-import { Dialog, useDialogs } from "../ui/dialogs";
-import { bytes, many, Time } from "../ui/format";
-import { Json } from "../ui/json";
-import { Button, Card, Empty, Facts, JobLink, Shown, Table, Turn, usePages } from "../ui/parts";
-import { type JsonSchema, SchemaForm } from "../ui/schema-form";
-import { State } from "../ui/states";
+import { accepted, client, query, type Schemas } from "../../api/client";
+import { useMay } from "../../api/session";
+import { useData } from "../../api/use";
+import { ArgumentsForm } from "../../ui/arguments-form";
+import { Dialog, useDialogs } from "../../ui/dialogs";
+import { bytes, many, Time } from "../../ui/format";
+import { Json } from "../../ui/json";
+import { Button, Card, Empty, Facts, JobLink, Shown, Table, Turn, usePages } from "../../ui/parts";
+import { type JsonSchema, SchemaForm } from "../../ui/schema-form";
+import { State } from "../../ui/states";
 
 type Info = Schemas["FlowInfo"];
 type Wait = Schemas["WaitInfo"];

@@ -1,15 +1,15 @@
 /** A new job of a known type, or one that runs again with other arguments: a form from its schema or signature, or JSON. */
 import { useState } from "preact/hooks";
 import { useLocation } from "wouter-preact";
-import { accepted, client, query, type Schemas } from "../api/client";
-import { useData } from "../api/use";
-import { ArgumentsForm, isEncoded } from "../ui/arguments-form";
-import { Dialog, useDialogs } from "../ui/dialogs";
-import { exactly } from "../ui/json-text";
-import { FormEnd, Shown } from "../ui/parts";
-import type { JsonSchema } from "../ui/schema-form";
-import { useSending } from "../ui/sending";
-import type { Job } from "./Jobs";
+import { accepted, client, query, type Schemas } from "../../api/client";
+import { useData } from "../../api/use";
+import { ArgumentsForm, isEncoded } from "../../ui/arguments-form";
+import { Dialog, useDialogs } from "../../ui/dialogs";
+import { exactly } from "../../ui/json-text";
+import { FormEnd, Shown } from "../../ui/parts";
+import type { JsonSchema } from "../../ui/schema-form";
+import { useSending } from "../../ui/sending";
+import type { Job } from "../Jobs";
 
 /** Members of metadata that say how codecs have encoded the arguments: typed ones are plain. */
 const ENCODED = new Set(["ojs.codec.encodings", "ojs.codec.key_id", "ojs.encryption.encrypted"]);
