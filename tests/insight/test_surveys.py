@@ -238,6 +238,32 @@ async def test_what_needs_attention_is_found_with_the_worst_first(http: Http, be
     assert await kinds(http) == [("maintenance", None)]
 
 
+async def test_a_full_queue_is_found_and_is_one_alarm_however_long_its_jobs_wait(http: Http, bench: Bench) -> None:
+    await http("POST", f"{V1}/workers/heartbeat", {"worker_id": "busy", "queues": ["mail"]})
+
+    async def bound(**bound: Any) -> None:
+        assert (await http("PUT", f"{V1}/admin/queues/mail/config", {"backpressure": bound})).status_code == 200
+
+    async def found() -> list[tuple[str, str]]:
+        return [(one["level"], one["message"]) for one in (await ask(http, "/admin/attention"))["findings"]]
+
+    await bound(max_depth=2)
+    await bench.push(queue="mail")
+    assert await found() == []
+    await bench.push(queue="mail", scheduled_at="2090-01-01T00:00:00Z")
+    full = "The queue mail is full: 2 of 2 places are taken."
+    assert await found() == [("error", f"{full} It refuses new jobs.")], "jobs of later have a place, too"
+    bench.clock.advance(600)
+    await http("POST", f"{V1}/workers/heartbeat", {"worker_id": "busy", "queues": ["mail"]})
+    assert await found() == [("error", f"{full} It refuses new jobs. The oldest waits too long.")]
+    await bound(max_depth=2, strategy="drop_oldest")
+    assert await found() == [("warning", f"{full} New jobs replace the oldest. The oldest waits too long.")]
+    await http("POST", f"{V1}/queues/mail/pause")
+    assert await found() == [("warning", f"{full} New jobs replace the oldest. It is paused.")]
+    await bound(max_depth=3)
+    assert await kinds(http) == [("paused", "mail")]
+
+
 async def test_dead_letters_and_many_failures_are_found(http: Http, bench: Bench) -> None:
     """Of one queue, they are one alarm: whose attempts fail has dead letters soon."""
     keep = {"max_attempts": 1, "on_exhaustion": "dead_letter"}

@@ -18,6 +18,8 @@ const MOST = 12;
 function placeOf(finding: Finding): [string, string] | null {
   const subject = encodeURIComponent(finding.subject ?? "");
   switch (finding.kind) {
+    case "full": // or the database is, which no page can mend
+      return finding.queue ? [`/queues/${subject}`, "Open queue"] : null;
     case "paused":
     case "waiting":
     case "failing":

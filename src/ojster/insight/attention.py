@@ -22,9 +22,11 @@ from ojster.jobs.names import is_internal
 from ojster.jobs.queries import count_jobs
 from ojster.jobs.statistics import Work, work_by_queue
 from ojster.jobs.waiting import oldest_waiting
+from ojster.queues.backpressure import DEPTH_STATES
 from ojster.queues.maintenance import find_maintenance
 from ojster.queues.overview import LATENCY_MINUTES
 from ojster.queues.queues import list_queues
+from ojster.queues.rules import queue_bounds
 from ojster.storage.database import Database
 from ojster.storage.memory import Local
 from ojster.storage.transaction import Transaction
@@ -63,8 +65,9 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     Parameters
     ----------
     kind:
-        ``maintenance``, ``full``, ``waiting``, ``unrunnable``, ``dead``, ``failing``, ``deliveries`` (a webhook or a
-        channel accepts none), ``paused``, ``silent``, ``overdue``, ``flows`` or ``people``.
+        ``maintenance``, ``full`` (the database; with ``queue``, that queue), ``waiting``, ``unrunnable``, ``dead``,
+        ``failing``, ``deliveries`` (a webhook or a channel accepts none), ``paused``, ``silent``, ``overdue``,
+        ``flows`` or ``people``.
     level:
         ``error``: jobs do not run, or are lost to their users; ``warning``: they may be soon; ``notice``: somebody
         meant it, or is asked.
@@ -155,22 +158,34 @@ def _maintenance(tx: Transaction) -> Iterator[Finding]:
 
 
 def _queues(tx: Transaction) -> Iterator[Finding]:
-    """Look at each queue: whether it is paused, and whether its jobs wait too long."""
+    """Look at each queue: whether it is full or paused, and whether its jobs wait too long. All three are one alarm."""
     (queues,) = list_queues(tx, (None,))
     (counts,) = count_jobs(tx, (None,))
+    bounds = queue_bounds(tx)
     queues.sort(key=lambda queue: -counts.get(queue.name, {}).get("available", 0))
     for place, queue in enumerate(queues):
-        waiting = counts.get(queue.name, {}).get("available", 0)
-        if queue.paused_at is not None:
-            message = f"The queue {queue.name} is paused. {_jobs(waiting)} wait in it."
-            yield Finding(
-                "paused", "notice", message, queue.name, waiting, format_timestamp(queue.paused_at), queue.name
+        states = counts.get(queue.name, {})
+        waiting, depth = states.get("available", 0), sum(states.get(state, 0) for state in DEPTH_STATES)
+        paused_at = queue.paused_at
+        at = oldest_waiting(tx, queue.name) if waiting and place < MAX_QUEUES and paused_at is None else None
+        slow_since = at if at is not None and tx.now - at > SLOW_US else None
+        since = format_optional(paused_at or slow_since)
+        bound = bounds.get(queue.name)
+        if bound is not None and depth >= bound.max_depth:
+            is_loss = bound.strategy != "drop_oldest"
+            message = (
+                f"The queue {queue.name} is full: {depth:,} of {bound.max_depth:,} places are taken. "
+                f"{'It refuses new jobs.' if is_loss else 'New jobs replace the oldest.'} "
+                f"{'It is paused.' if paused_at else 'The oldest waits too long.' if slow_since else ''}"
             )
-        elif waiting and place < MAX_QUEUES:
-            at = oldest_waiting(tx, queue.name)
-            if at is not None and tx.now - at > SLOW_US:
-                message = f"The oldest of {_jobs(waiting)} in the queue {queue.name} waits too long."
-                yield Finding("waiting", "error", message, queue.name, waiting, format_timestamp(at), queue.name)
+            level: Level = "error" if is_loss else "warning"
+            yield Finding("full", level, message.rstrip(), queue.name, depth, since, queue.name)
+        elif paused_at:
+            message = f"The queue {queue.name} is paused. {_jobs(waiting)} wait in it."
+            yield Finding("paused", "notice", message, queue.name, waiting, since, queue.name)
+        elif slow_since:
+            message = f"The oldest of {_jobs(waiting)} in the queue {queue.name} waits too long."
+            yield Finding("waiting", "error", message, queue.name, waiting, since, queue.name)
 
 
 def _unrunnable(tx: Transaction) -> Iterator[Finding]:
