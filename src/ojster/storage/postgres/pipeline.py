@@ -335,6 +335,8 @@ class PipelineConnection:
 
     def execute_together(self, queries: Sequence[tuple[str, Sequence[Value]]]) -> list[list[Row]]:
         """Send queries at once, and return the rows of each. See ``execute``."""
+        if not queries:
+            return []
         for sql, parameters in queries:
             self._send(self._translated(sql), parameters)
         return [self._loaded(result) for result in self._results()[-len(queries) :]]
@@ -389,7 +391,7 @@ class PipelineConnection:
 
     def answer(self) -> list[Row]:
         """Wait for the answers to all sent statements; return the rows of the last statement that returns rows."""
-        wanted = self._results()
+        wanted = self._results() if self._answers else []
         return self._loaded(wanted[-1]) if wanted else []
 
     def _loaded(self, rows: PGresult) -> list[Row]:
