@@ -255,3 +255,8 @@ async def test_jobs_with_references_count_towards_the_depth_of_their_tenant(flow
     step = msgspec.json.encode(job("work", ref("params.a")))
     (refused,) = await flow.service.jobs.acknowledge([Acknowledgement(one.id, b"1", append=(step,) * 10)])
     assert isinstance(refused, TenantLimitExceeded)
+
+
+async def test_small_maps_that_begin_together_start_all_their_jobs_at_once(flow: WorkflowBench) -> None:
+    await flow.create(group(*[each(list(range(10))) | {"id": f"map{number}"} for number in range(5)]))
+    assert len(await flow.fetch(count=100)) == 50

@@ -233,7 +233,7 @@ class Advance:
         if state == NodeState.STARTED:
             self._ready.append(node)
             if container is not None:
-                self.starts.take(self.graph.workflow_of(node), is_map=node.kind == Kind.MAP)
+                self.starts.take(self.graph.workflow_of(node), node)
         else:
             self.end(node, state, error=_UPSTREAM if state == NodeState.CANCELLED else None)
 
@@ -435,7 +435,10 @@ class Advance:
             )
         if spec.params_schema is not UNSET:
             refuse_params(spec.display_name or "", spec.params_schema, elements[0])
+        workflow = self.graph.workflow_of(node)
+        before = workflow.nodes
         begin_map(self.graph, node, spec, elements)
+        self.starts.note_map(workflow, node, workflow.nodes - before)
 
     def _enqueue(self) -> None:
         """Enqueue the jobs of nodes, all at once."""

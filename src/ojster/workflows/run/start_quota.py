@@ -13,6 +13,7 @@ from ojster.core.durations import SECOND
 from ojster.core.job import NODE_BITS
 from ojster.storage.transaction import Transaction
 from ojster.tenancy.quotas import forget_announced
+from ojster.workflows.node import Kind, Node
 from ojster.workflows.stored_workflow import StoredWorkflow
 
 MAX_STARTS: Final = 3_000
@@ -52,6 +53,8 @@ class Starts:
         """The room of each workflow, by its ``seq``."""
         self.waiting: set[int] = set()
         """Those of the containers that wait for another transaction, which holds a unique key."""
+        self._maps: dict[int, int] = {}
+        """Room that maps have taken that have not begun, by node id."""
         self._deferred: dict[int, int] = {}
         """The containers whose children from a position on are to be started later, by node id."""
         self.has_deferred = False
@@ -62,14 +65,23 @@ class Starts:
         room = self._rooms.setdefault(workflow.seq, most_starts(workflow))
         return max(min(self._room, room), 0)
 
-    def take(self, workflow: StoredWorkflow, *, is_map: bool) -> None:
+    def take(self, workflow: StoredWorkflow, node: Node) -> None:
         """Note that a node of a workflow starts, whose room was read before.
 
-        A map counts as many: so maps inside maps take no longer in one transaction than a single large one.
+        A map counts as many until it has begun: so maps inside maps take no longer in one transaction than a single
+        large one.
         """
-        size = max(1, most_starts(workflow) // MAPS_AT_ONCE) if is_map else 1
+        size = 1
+        if node.kind == Kind.MAP:
+            size = self._maps[node.id] = max(1, most_starts(workflow) // MAPS_AT_ONCE)
         self._room -= size
         self._rooms[workflow.seq] -= size
+
+    def note_map(self, workflow: StoredWorkflow, node: Node, created: int) -> None:
+        """Let a map that has begun count as the nodes that it has created, if these are fewer."""
+        left = max(0, self._maps.pop(node.id, 0) - max(1, created))
+        self._room += left
+        self._rooms[workflow.seq] = self._rooms.get(workflow.seq, most_starts(workflow)) + left
 
     def defer(self, container: int, position: int, *, waits: bool = False) -> None:
         """Leave the children of a container, given by its id, from a position on to later transactions.
