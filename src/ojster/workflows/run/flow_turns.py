@@ -7,7 +7,7 @@ lock of the workflow, which all take that end something for a flow.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -21,7 +21,7 @@ from ojster.jobs.queries import no_job
 from ojster.jobs.scope import merged
 from ojster.jobs.transitions import cancel_job
 from ojster.queues.limits import find_limit
-from ojster.storage.transaction import Transaction
+from ojster.storage.transaction import Query, Row, Transaction
 from ojster.workflows.flow import (
     GIVEN_UP,
     LISTENING,
@@ -49,7 +49,7 @@ from ojster.workflows.run.flow_messages import (
 from ojster.workflows.run.flow_positions import keep_positions
 from ojster.workflows.run.flow_restarts import restart, waiting_keys
 from ojster.workflows.run.flow_wakeups import WOKEN, end_awaited, note_ends
-from ojster.workflows.run.graph import LoadedGraph
+from ojster.workflows.run.graph import LoadedGraph, locking
 from ojster.workflows.run.growth import grow_all
 from ojster.workflows.run.streams import append_of_flow
 from ojster.workflows.run.suspensions import suspend_jobs
@@ -67,17 +67,16 @@ def find_records(tx: Transaction, items: Sequence[FlowReading]) -> list[FlowReco
     """Return the records of the flow that each of these jobs runs: all, or those that have ended since a number."""
     jobs = tx.find_jobs([item.job_id for item in items])
     seqs = (tx.integers({job.workflow for job in jobs.values() if job.workflow is not None}),)
-    # The versions first: what ends meanwhile has another one.
-    rows = tx.execute(f"SELECT seq, id, version FROM workflows WHERE seq {tx.among}", seqs)
-    workflows = {seq: (id, version) for seq, id, version in rows}
     flows = {job.id: job.node for job in jobs.values() if job.node is not None}
-    records: dict[int, list[FlowRecord]] = {}
     whole = (tx.integers({flows[item.job_id] for item in items if item.after is None and item.job_id in flows}),)
-    query = f"SELECT flow, {_COLUMNS} FROM flow_records WHERE flow {tx.among} AND kind NOT IN ('position', 'sleep')"
-    for flow, *row in tx.execute(query, whole):
-        records.setdefault(flow, []).append(_record(row))
     known = [(flows[item.job_id], item.after) for item in items if item.after is not None and item.job_id in flows]
-    ends = dict(zip(known, _ends(tx, known), strict=True))
+    # The versions first: what ends meanwhile has another one.
+    versions, wholes, *lasts = tx.execute_together([(_versions(tx), seqs), (_whole(tx), whole), *_ends(known)])
+    workflows = {seq: (id, version) for seq, id, version in versions}
+    records: dict[int, list[FlowRecord]] = {}
+    for flow, *row in wholes:
+        records.setdefault(flow, []).append(_record(row))
+    ends = dict(zip(known, map(_records, lasts), strict=True))
     results: list[FlowRecords | OjsterError] = []
     for item in items:
         job = jobs.get(item.job_id)
@@ -87,6 +86,24 @@ def find_records(tx: Transaction, items: Sequence[FlowReading]) -> list[FlowReco
             own = records.get(job.node, []) if item.after is None else ends[job.node, item.after]
             results.append(FlowRecords(*workflows[job.workflow], tx.now, own, flow=job.node))
     return results
+
+
+def _versions(tx: Transaction) -> str:
+    return f"SELECT seq, id, version FROM workflows WHERE seq {tx.among}"
+
+
+def _whole(tx: Transaction) -> str:
+    return f"SELECT flow, {_COLUMNS} FROM flow_records WHERE flow {tx.among} AND kind NOT IN ('position', 'sleep')"
+
+
+def _ends(known: Iterable[tuple[int, int]]) -> list[Query]:
+    """Return, for each flow and the number of the last end that it knows, the query for what others ended since."""
+    query = f"SELECT {_COLUMNS} FROM flow_records WHERE flow = ? AND number > ?"
+    return [(query, flow_and_number) for flow_and_number in known]
+
+
+def _records(rows: Iterable[Row]) -> list[FlowRecord]:
+    return [_record(row) for row in rows]
 
 
 def _record(row: Sequence[Any]) -> FlowRecord:
@@ -143,8 +160,8 @@ def _record_steps(tx: Transaction, steps: Sequence[tuple[Job, Turn]]) -> list[Fl
         if flow in recorded:
             # A step goes on by its own result; it asks for what else has ended when it has nothing to do.
             # A cancellation comes with all ends before it: the worker asks for later ones only.
-            ends = _ends(tx, [(flow, turn.ended)])[0] if flow in cancelled else []
-            results.append(FlowRecords("", turn.version, tx.now, ends))
+            (ends,) = tx.execute_together(_ends([(flow, turn.ended)])) if flow in cancelled else ([],)
+            results.append(FlowRecords("", turn.version, tx.now, _records(ends)))
             continue
         own = {key for place, key, *_ in inserted if place == flow}
         tx.execute_many("DELETE FROM flow_records WHERE flow = ? AND key = ?", [(flow, key) for key in own])
@@ -239,15 +256,12 @@ def _take(tx: Transaction, taken: Sequence[tuple[Job, Turn]]) -> list[FlowRecord
             left.add(job.id)
             cancel_job(tx, job, by_itself=True)
     seqs = (tx.integers(sorted({job.workflow or 0 for job, _ in taken})),)
-    rows = tx.execute(f"SELECT seq, id, version FROM workflows WHERE seq {tx.among}", seqs)
-    workflows = {seq: (id, version) for seq, id, version in rows}
-    asking = [
-        (job, turn)
-        for job, turn in taken
-        if job.id not in left and (workflows[job.workflow or 0][1] != turn.version or _concerns_graph(turn))
-    ]
-    ends = _ends(tx, [(job.node or 0, turn.ended) for job, turn in asking])
-    by_job = {job.id: own for (job, _), own in zip(asking, ends, strict=True)}
+    asking = [(job, turn) for job, turn in taken if job.id not in left]
+    # The versions first: what ends meanwhile has another one.
+    asked_for = _ends((job.node or 0, turn.ended) for job, turn in asking)
+    versions, *ends = tx.execute_together([(_versions(tx), seqs), *asked_for])
+    workflows = {seq: (id, version) for seq, id, version in versions}
+    by_job = {job.id: _records(own) for (job, _), own in zip(asking, ends, strict=True)}
     return [
         FlowRecords(*workflows[job.workflow or 0], tx.now, by_job.get(job.id, []), job.id in left) for job, _ in taken
     ]
@@ -262,10 +276,12 @@ def _lock_flows(tx: Transaction, taken: Sequence[tuple[Job, Turn]]) -> set[int]:
         A job runs no flow.
     """
     graph = LoadedGraph(tx)
-    graph.lock({job.workflow for job, _ in taken if job.workflow is not None})
+    lock = locking(tx, {job.workflow for job, _ in taken if job.workflow is not None})
     containers = (tx.integers(sorted((job.node or 0) - body_number(0) for job, _ in taken)),)
-    rows = tx.execute(f"SELECT id FROM nodes WHERE id {tx.among} AND kind = '{Kind.FLOW}'", containers)
-    known = {body_number(id) for (id,) in rows}
+    running = (f"SELECT id FROM nodes WHERE id {tx.among} AND kind = '{Kind.FLOW}'", containers)
+    locked, flows = tx.execute_together([lock, running])
+    graph.take_in(locked, ())
+    known = {body_number(id) for (id,) in flows}
     changed: dict[int, int] = {}
     for job, turn in taken:
         if job.node is None or job.node not in known or job.workflow is None:
@@ -304,12 +320,6 @@ def _lift_limits_of_starts(tx: Transaction, jobs: Sequence[Job]) -> None:
             "UPDATE jobs SET expires_at = :expires_at, limit_key = :limit_key WHERE seq = :seq",
             {"expires_at": job.expires_at, "limit_key": job.limit_key, "seq": job.seq},
         )
-
-
-def _ends(tx: Transaction, known: Sequence[tuple[int, int]]) -> list[list[FlowRecord]]:
-    """Return, for each flow and the number of the last end that it knows, the records that others have ended since."""
-    query = f"SELECT {_COLUMNS} FROM flow_records WHERE flow = ? AND number > ?"
-    return [[_record(row) for row in rows] for rows in tx.execute_together([(query, item) for item in known])]
 
 
 def _note_seen(tx: Transaction, turns: Sequence[tuple[Job, Turn]]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from ojster.core.job import NODE_BITS
 from ojster.core.references import is_index
 from ojster.jobs.new_job import NewJob
-from ojster.storage.transaction import ColumnType, Row, Transaction
+from ojster.storage.transaction import ColumnType, Query, Row, Transaction
 from ojster.workflows.node import Followed, Kind, Node, NodeState, lineage, place_of, step_of
 from ojster.workflows.plan.values import Plan, Spec, read_spec
 from ojster.workflows.stored_workflow import WORKFLOW_COLUMNS, StoredWorkflow, delete_nodes
@@ -119,8 +119,14 @@ _FOLLOWERS: Final = f"""
 """
 
 
-def queries_around(tx: Transaction, ids: Collection[int]) -> list[tuple[str, Sequence[Any]]]:
+def queries_around(tx: Transaction, ids: Collection[int]) -> list[Query]:
     """Return the queries that lock and read the workflows of nodes, and read the nodes, containers and followers."""
+    followers = (_FOLLOWERS.format(among=tx.among), (tx.integers(ids),))
+    return [locking(tx, {id >> NODE_BITS for id in ids}), nodes_around(tx, ids), followers]
+
+
+def nodes_around(tx: Transaction, ids: Collection[int]) -> Query:
+    """Return the query that reads nodes and their containers."""
     among, id_list = tx.among, tx.integers(ids)
     read = f"""
         SELECT {NODE_COLUMNS}
@@ -131,11 +137,10 @@ def queries_around(tx: Transaction, ids: Collection[int]) -> list[tuple[str, Seq
         FROM nodes
         WHERE id {tx.among_rows(f"SELECT parent FROM nodes WHERE id {among}")}
     """
-    lock = _locking(tx, {id >> NODE_BITS for id in ids})
-    return [lock, (read, (id_list, id_list)), (_FOLLOWERS.format(among=among), (id_list,))]
+    return read, (id_list, id_list)
 
 
-def _locking(tx: Transaction, seqs: Collection[int]) -> tuple[str, Sequence[Any]]:
+def locking(tx: Transaction, seqs: Collection[int]) -> Query:
     """Return the query that locks and reads workflows."""
     # One transaction at a time advances a workflow: the counts of its nodes are read, and written back. In the order
     # of numbers, so that transactions with several workflows do not wait in a circle.
@@ -172,7 +177,7 @@ class LoadedGraph:
 
     def lock(self, seqs: Collection[int]) -> None:
         """Lock workflows against other transactions, and read them."""
-        self._add_workflows(self.tx.execute(*_locking(self.tx, seqs)))
+        self._add_workflows(self.tx.execute(*locking(self.tx, seqs)))
 
     def lock_around(self, ids: Collection[int], foreseen: Sequence[list[Row]] | None = None) -> None:
         """Lock the workflows of nodes, and read them, the nodes, their containers and followers: in one message.
@@ -183,9 +188,14 @@ class LoadedGraph:
         self._edges_ahead = {id: [] for id in ids}
         for edge in edges:
             self._edges_ahead[edge[0]].append(edge)
+        self.take_in(workflows, nodes)
+
+    def take_in(self, workflows: Iterable[Row], nodes: Iterable[Row], specs: Iterable[Row] = ()) -> None:
+        """Keep rows that were read of locked workflows."""
         self._add_workflows(workflows)
         for row in nodes:
             self._add(Node(*row))
+        self.specs |= {id: read_spec(spec) for id, spec in specs}
 
     def _add_workflows(self, rows: Iterable[Row]) -> None:
         self.workflows |= {row[0]: StoredWorkflow(*row) for row in rows}
@@ -320,7 +330,7 @@ class LoadedGraph:
         limit:
             Maximum number of children.
         """
-        if self._touched:
+        if self._touched and not containers.keys() <= self._new.keys():
             self.write_nodes()  # the condition below must find what has changed
         startable: list[Node] = []
         for group, first in self._alike(containers):
@@ -382,10 +392,8 @@ class LoadedGraph:
     def load_specs(self, nodes: Iterable[Node]) -> None:
         """Read the specifications of nodes."""
         if missing := [node.id for node in nodes if node.id not in self.specs]:
-            rows = self.tx.execute(
-                f"SELECT id, spec FROM node_specs WHERE id {self.tx.among}", (self.tx.integers(missing),)
-            )
-            self.specs |= {id: read_spec(spec) for id, spec in rows}
+            query = f"SELECT id, spec FROM node_specs WHERE id {self.tx.among}"
+            self.take_in((), (), self.tx.execute(query, (self.tx.integers(missing),)))
 
     # Changing
 

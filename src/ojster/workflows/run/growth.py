@@ -23,7 +23,7 @@ from ojster.workflows.plan.planned_jobs import add_defaults, check_kinds, check_
 from ojster.workflows.plan.planner import plan_addition
 from ojster.workflows.plan.values import AddedSteps, PlanContext
 from ojster.workflows.run.advance import Advance
-from ojster.workflows.run.graph import LoadedGraph
+from ojster.workflows.run.graph import LoadedGraph, locking, nodes_around
 from ojster.workflows.run.maps import add_to_mirrors, by_number, mirrors_of
 
 
@@ -53,18 +53,27 @@ def grow_all(tx: Transaction, added: Sequence[tuple[Job, Sequence[bytes], Access
             raise InvalidRequest(f"The job {job.id} belongs to no workflow. Only workflow jobs can append steps.")
     nodes = [job.node for job, _, _ in added if job.node is not None]
     graph = LoadedGraph(tx)
-    graph.lock({node >> NODE_BITS for node in nodes})
-    graph.load(nodes)
-    containers = around = _parents(graph, nodes)
-    while around:  # up to the roots, those of all jobs together
-        graph.load(around)
-        around = _parents(graph, around)
-    graph.load_specs(graph.nodes[container] for container in containers)
+    _load_around(graph, nodes)
     fresh = [_add_steps(graph, *each) for each in added]
     run = Advance(graph)
     run.decide(itertools.chain.from_iterable(fresh))
     run.go()
     return fresh
+
+
+def _load_around(graph: LoadedGraph, nodes: Sequence[int]) -> None:
+    """Lock the workflows of nodes, and read the nodes and all that contains them, those of all jobs together."""
+    tx = graph.tx
+    seqs = {node >> NODE_BITS for node in nodes}
+    ids = tx.integers(nodes)
+    parents = tx.among_rows(f"SELECT parent FROM nodes WHERE id {tx.among}")
+    specs = f"SELECT id, spec FROM node_specs WHERE id {parents}"
+    roots = [seq << NODE_BITS for seq in seqs]  # what contains most of the containers
+    graph.take_in(*tx.execute_together([locking(tx, seqs), nodes_around(tx, [*nodes, *roots]), (specs, (ids,))]))
+    around = _parents(graph, nodes)
+    while around:
+        graph.load(around)
+        around = _parents(graph, around)
 
 
 def _parents(graph: LoadedGraph, nodes: Sequence[int]) -> list[int]:
