@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -52,10 +52,17 @@ def counted(service: Service) -> Iterator[list[str]]:
 
         return patch.object(pipeline.PipelineConnection, name, send)
 
+    real_together = pipeline.PipelineConnection.execute_together
+
+    def together(self: pipeline.PipelineConnection, queries: Sequence[tuple[str, Any]]) -> Any:
+        said.extend(sql for sql, _ in queries)
+        return real_together(self, queries)
+
     for connection in connections:
         connection.exec_trace = note
     try:
-        with recording("execute"), recording("execute_many"), recording("send"):
+        sends_together = patch.object(pipeline.PipelineConnection, "execute_together", together)
+        with recording("execute"), recording("execute_many"), recording("send"), sends_together:
             yield said
     finally:
         for connection in connections:

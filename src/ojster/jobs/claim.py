@@ -16,7 +16,7 @@ from ojster.core.job import Job
 from ojster.core.job_flags import ENQUEUE_TTL
 from ojster.core.states import JobState
 from ojster.core.tenant import NOBODY, called
-from ojster.jobs.available import next_plain
+from ojster.jobs.available import MANY_QUEUES, FirstLook, next_plain
 from ojster.jobs.checkpoints import give_checkpoints
 from ojster.jobs.claim_policy import Claim, ClaimPolicy, Share
 from ojster.jobs.deadlines import end_waits
@@ -30,9 +30,6 @@ P = TypeVar("P", bound=ClaimPolicy)
 MAX_CLAIMED: Final = 1_000
 """Maximum number of jobs for one claim."""
 
-MANY_QUEUES: Final = 8
-"""From this many queues on, ask first which have jobs, where each look takes a round trip."""
-
 
 class NoJobsAllowed(list[Job]):
     """The answer to a worker that gets no jobs at present: a long poll is not worth it."""
@@ -43,7 +40,7 @@ def claim(tx: Transaction, claims: Sequence[Claim]) -> list[list[Job]]:
 
     Claims that look into the same queues are served together, in their order.
     """
-    pipeline = ClaimPipeline(tx)
+    pipeline = ClaimPipeline(tx, claims)
     results: dict[int, list[Job]] = {}
     alike: dict[Share, list[int]] = {}
     for index, request in enumerate(claims):
@@ -74,16 +71,19 @@ def claim(tx: Transaction, claims: Sequence[Claim]) -> list[list[Job]]:
 class ClaimPipeline:
     """The steps of a claim, in their order, with the policies that take part in each."""
 
-    def __init__(self, tx: Transaction) -> None:
+    def __init__(self, tx: Transaction, claims: Sequence[Claim]) -> None:
         self.tx = tx
         known = hooks(tx)
         self._overriding = known.claim_steps
         self._policies = [policy(self) for policy in known.claim_policies]
-        if known.usage_probes:
-            for number, kind, name in tx.execute(known.usage_probes):
-                self._policies[number].note_use(kind, name)
-        self._has_settled = False
         self._answers, self._joins = self._steps("answer"), self._steps("join")  # they are asked for each claim
+        self._first_look = FirstLook(tx)
+        if known.usage_probes:
+            share = self.share(claims[0]) if len(claims) == 1 else None
+            for number, kind, name in self._first_look.look(share, _most(claims[0])):
+                self._policies[number].note_use(kind, name)
+            self._answers, self._joins = self._steps("answer"), self._steps("join")
+        self._has_settled = False
 
     def _steps(self, name: str) -> list[Callable[..., Any]]:
         """Return the step of each policy in use that has one of this name."""
@@ -115,7 +115,7 @@ class ClaimPipeline:
 
     def divide(self, share: Share, claims: dict[int, Claim]) -> dict[int, int]:
         """Return how many jobs each of the claims of a share may get, the first first."""
-        room = {index: min(request.count, MAX_CLAIMED) for index, request in claims.items()}
+        room = {index: _most(request) for index, request in claims.items()}
         for divide in self._steps("divide"):
             room = divide(share, claims, room)
         return room
@@ -173,7 +173,8 @@ class ClaimPipeline:
         finders, checks = self._steps("find"), self._steps("need_run")
         again = True
         while again:
-            jobs = next_plain(self.tx, share, queue, tenant, room)
+            ahead = self._first_look.take(share, queue, tenant, room)
+            jobs = next_plain(self.tx, share, queue, tenant, room, ahead)
             for find in finders:
                 jobs = find(share, queue, tenant, room, jobs)
             again = False
@@ -218,8 +219,13 @@ class ClaimPipeline:
 
     def close(self) -> None:
         """Write what was used."""
+        self._first_look.close()
         for close in self._steps("close"):
             close()
+
+
+def _most(request: Claim) -> int:
+    return min(request.count, MAX_CLAIMED)
 
 
 def _start(tx: Transaction, jobs: list[Job], request: Claim) -> None:

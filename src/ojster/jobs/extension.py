@@ -72,7 +72,7 @@ class Erasure(msgspec.Struct, frozen=True):
 
 
 class Foresight(NamedTuple):
-    """What an extension reads together with the locks on reported jobs, instead of after them."""
+    """What an extension reads in one message with what comes before it: locks on reported jobs, a look for jobs."""
 
     queries: Sequence[Query]
     keep: Callable[[Sequence[list[Row]]], None]
@@ -223,6 +223,10 @@ class Extension:
         """Return the policies that decide which jobs are handed out, and what shows that each is in use."""
         return ()
 
+    def foresee_start(self, tx: Transaction, limit: int) -> Foresight | None:
+        """Return what to read ahead for a claim that starts at most so many jobs; ``None``: nothing."""
+        return None
+
     def start(self, tx: Transaction, jobs: Sequence[Job]) -> None:
         """Give jobs that are handed out what their handlers need."""
 
@@ -264,7 +268,7 @@ class Hooks:
         self.revived = overriding("revived")
         self.deleted = overriding("deleted")
         self.erase = overriding("erase")
-        self.foresee = overriding("foresee")
+        self.foresee, self.foresee_start = overriding("foresee"), overriding("foresee_start")
         self.refuse_result = overriding("refuse_result")
         self.acknowledge = overriding("acknowledge")
         self.result_of = overriding("result_of")

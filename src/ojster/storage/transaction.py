@@ -368,8 +368,11 @@ class Transaction(ABC):
         parameters:
             The queue, the tenant, and the parameters of ``kind``.
         """
-        sql = self.select_available.format(kind=kind)
-        return [Job(*row) for row in self.execute(sql, (*parameters, self.now, limit))]
+        return [Job(*row) for row in self.execute(*self.available_query(kind, parameters, limit))]
+
+    def available_query(self, kind: str, parameters: Sequence[Any], limit: int) -> Query:
+        """Return the query of ``available_jobs``."""
+        return self.select_available.format(kind=kind), (*parameters, self.now, limit)
 
     def load_envelopes(self, jobs: Iterable[Job]) -> None:
         """Read the envelopes of those jobs that have none."""
