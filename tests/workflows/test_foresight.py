@@ -64,7 +64,7 @@ async def test_a_named_step_does_what_a_step_without_a_name_does(flow: WorkflowB
     assert await outcomes(flow, named=False) == await outcomes(flow, named=True)
 
 
-async def test_a_step_of_a_chain_takes_five_round_trips(flow: WorkflowBench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_step_of_a_chain_takes_three_round_trips(flow: WorkflowBench, monkeypatch: pytest.MonkeyPatch) -> None:
     if flow.service.database.kind != "postgres":
         pytest.skip("SQLite has no round trips")
     await flow.create(chain(*[job(f"step{number}") for number in range(6)]))
@@ -87,4 +87,4 @@ async def test_a_step_of_a_chain_takes_five_round_trips(flow: WorkflowBench, mon
         monkeypatch.setattr(PipelineConnection, "_results", real)
         assert isinstance(fetched, list)
         (step,) = fetched
-    assert max(counts[1:]) <= 5
+    assert max(counts[1:]) <= 3

@@ -14,6 +14,7 @@ from ojster.jobs.claim_policy import Claim
 from ojster.jobs.completion import acknowledge
 from ojster.jobs.messages import Acknowledgement
 from ojster.storage.transaction import Transaction
+from ojster.workflows import extension
 from ojster.workflows.run import claimed_steps
 from ojster.workflows.run.control import hold_workflows
 from tests.workflows.bench import WorkflowBench, batch, chain, graph, group, job
@@ -57,6 +58,31 @@ async def given(flow: WorkflowBench, wire: dict[str, Any], *, together: bool) ->
 )
 async def test_it_receives_the_same_as_by_a_fetch_of_its_own(flow: WorkflowBench, wire: dict[str, Any]) -> None:
     assert await given(flow, wire, together=True) == await given(flow, wire, together=False)
+
+
+@pytest.mark.parametrize("wire", [chain(*[job(f"s{n}") for n in range(4)]), chain(group(job("a"), job("b")), job("c"))])
+async def test_it_receives_the_same_if_that_is_not_read_ahead(
+    flow: WorkflowBench, wire: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead = await given(flow, wire, together=True)
+    monkeypatch.setattr(extension, "foresee_inputs", lambda tx, limit: None)
+    assert await given(flow, wire, together=True) == ahead
+
+
+async def test_it_receives_the_same_if_it_was_read_ahead_in_vain(flow: WorkflowBench) -> None:
+    """A claim that ends a step, and gets other jobs than the next step."""
+    await flow.create(chain(*[job(f"s{number}") for number in range(5)]))
+    (step,) = await flow.service.jobs.fetch(WORKER)
+    one = msgspec.structs.replace(WORKER, count=1)
+    for number in (1, 2, 3):
+        if number == 3:
+            await flow.push("urgent", priority=5)
+        _, found = await flow.service.jobs.acknowledge_and_fetch([done(step)], one)
+        assert isinstance(found, list)
+        (step,) = found
+    assert step.type == "urgent"
+    (third,) = await flow.service.jobs.fetch(one)
+    assert msgspec.json.decode(third.parent_results or b"") == [{"of": f"s{number}"} for number in range(3)]
 
 
 async def test_what_is_known_of_it_is_not_read_again(flow: WorkflowBench, monkeypatch: pytest.MonkeyPatch) -> None:

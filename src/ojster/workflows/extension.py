@@ -28,7 +28,7 @@ from ojster.workflows.run.expansion import expand_maps, start_deferred
 from ojster.workflows.run.foresight import foresee
 from ojster.workflows.run.growth import grow_all
 from ojster.workflows.run.maps import count_announced
-from ojster.workflows.run.results import add_parent_results
+from ojster.workflows.run.results import add_parent_results, foresee_inputs
 from ojster.workflows.run.retention import count_deletable, forget_workflows
 from ojster.workflows.run.starting import retry_as_new
 from ojster.workflows.run.stopping import lock_workflows, stop_steps
@@ -153,6 +153,10 @@ class WorkflowExtension(Extension):
     def claim_policies(self) -> Sequence[tuple[type[ClaimPolicy], UsageProbes]]:
         """Leave out jobs of workflows that were stopped meanwhile."""
         return ((StoppedWorkflowPolicy, NO_USAGE_PROBES),)
+
+    def foresee_start(self, tx: Transaction, limit: int) -> Foresight | None:
+        """Read what the steps receive that this transaction has started."""
+        return foresee_inputs(tx, limit)
 
     def start(self, tx: Transaction, jobs: Sequence[Job]) -> None:
         """Note which workflows have begun; give their jobs the results that they ask for, and what resumed them."""

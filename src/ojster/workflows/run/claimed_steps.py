@@ -37,11 +37,16 @@ _STEPS: Final = f"""
 """
 
 
+STARTED: Final = "steps that have started in this transaction"
+"""What is known in a transaction: the ids of these steps, each with its source and inputs."""
+
+
 def note_step(tx: Transaction, node: Node, source: Node | None, workflow: StoredWorkflow) -> None:
     """Note the facts about a step that starts in this transaction, which has locked its workflow."""
     is_stopped = node.verdict is not None or workflow.held_at is not None
     inputs = None if source is None else source.inputs
     tx.known[_STEPS][node.id] = (node.id, node.source, inputs, is_stopped, workflow.started_at is not None)
+    tx.known[STARTED][node.id] = (node.source, inputs)
 
 
 def claimed_steps(tx: Transaction, jobs: Sequence[Job]) -> list[ClaimedStep]:

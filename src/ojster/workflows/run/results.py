@@ -12,14 +12,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final, assert_never
 
 import msgspec
 
 from ojster.core.job import Job, last_error
-from ojster.storage.transaction import Transaction
+from ojster.jobs.extension import Foresight
+from ojster.storage.memory import Local
+from ojster.storage.transaction import Query, Row, Transaction
 from ojster.workflows.node import LEAVES, PARALLEL, TWO_PART, Followed, Inputs, Kind, NodeState
-from ojster.workflows.run.claimed_steps import ClaimedStep
+from ojster.workflows.run.claimed_steps import STARTED, ClaimedStep
 from ojster.workflows.run.graph import LoadedGraph
 from ojster.workflows.stored_workflow import StoredWorkflow
 
@@ -250,6 +253,8 @@ def add_parent_results(tx: Transaction, jobs: Sequence[Job], steps: Sequence[Cla
     """Add to claimed jobs of workflows the results that their steps request (``parent_results``)."""
     sources = {step.node: step.source for step in steps if step.source is not None}
     wishes = {step.source: step.inputs for step in steps if step.source is not None and step.inputs is not None}
+    if steps:
+        _HABIT(tx).is_immediate = tx.known[STARTED].keys() >= {step.node for step in steps}
     inputs = _inputs_of(tx, wishes) if wishes else {}
     for job in jobs:
         if job.node is not None:
@@ -275,26 +280,70 @@ _STEPS_BEFORE: Final = {
 """
 
 
+def _queries_before(tx: Transaction, kinds: Mapping[int, Inputs]) -> list[Query]:
+    """Return the queries of the results that sources request, as far as one query finds them."""
+    ids = tx.integers(kinds)
+    return [
+        (
+            f"""
+            SELECT s.id, {_COLUMNS}
+            FROM nodes AS s {before}
+            WHERE s.id {tx.among} AND s.inputs = '{wish}'
+            ORDER BY s.id, n.position
+            """,
+            (ids,),
+        )
+        for wish, before in _STEPS_BEFORE.items()
+        if wish in kinds.values()
+    ]
+
+
+class _Habit(msgspec.Struct):
+    """What the last claim of steps in this process has shown."""
+
+    is_immediate: bool = False
+    """Whether all of its steps had started in its transaction."""
+
+
+_HABIT: Final = Local[_Habit](_Habit)
+
+_FORESEEN: Final = "results that were read ahead"
+"""What is known in a transaction, by source."""
+
+
+def foresee_inputs(tx: Transaction, limit: int) -> Foresight | None:
+    """Return how to read ahead what the steps receive that have started in this transaction.
+
+    It is read in vain if a claim gets other jobs. So it is read only for as many as the claim can get, and where the
+    last claim got such steps. What a step receives no longer changes when it has started.
+    """
+    kinds: dict[int, Inputs] = {}
+    if _HABIT(tx).is_immediate:
+        kinds = {source: inputs for source, inputs in tx.known[STARTED].values() if inputs in _STEPS_BEFORE}
+    if not 0 < len(kinds) <= limit:
+        return None
+
+    def keep(rows: Sequence[list[Row]]) -> None:
+        before: dict[int, list[Row]] = {source: [] for source in kinds}
+        for source, *row in chain.from_iterable(rows):
+            before[source].append(tuple(row))
+        tx.known[_FORESEEN] = {source: tuple(some) for source, some in before.items()}
+
+    return Foresight(_queries_before(tx, kinds), keep)
+
+
 def _inputs_of(tx: Transaction, kinds: Mapping[int, Inputs]) -> dict[int, bytes]:
     """Return the inputs from each source, as JSON; ``kinds``: what each of them requests.
 
     They are an object by name, or an array by index, or an object by index if the first ones are left out.
     """
-    ids = tx.integers(kinds)
     members_of: dict[int, list[NodeOutcome]] = {source: [] for source in kinds}
-    for wish, before in _STEPS_BEFORE.items():
-        if wish in kinds.values():
-            rows = tx.execute(
-                f"""
-                SELECT s.id, {_COLUMNS}
-                FROM nodes AS s {before}
-                WHERE s.id {tx.among} AND s.inputs = '{wish}'
-                ORDER BY s.id, n.position
-                """,
-                (ids,),
-            )
-            for source, *row in rows:
-                members_of[source].append(_outcome(row))
+    ahead = tx.known.pop(_FORESEEN, {})
+    for source in ahead.keys() & kinds.keys():
+        members_of[source] = [_outcome(row) for row in ahead[source]]
+    for sql, parameters in _queries_before(tx, {source: kinds[source] for source in kinds if source not in ahead}):
+        for source, *row in tx.execute(sql, parameters):
+            members_of[source].append(_outcome(row))
     by_name = {source for source, kind in kinds.items() if kind == Inputs.NEEDED}
     for source, kind in kinds.items():
         if kind == Inputs.MEMBERS:
