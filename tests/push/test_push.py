@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 from ojster.core.durations import SECOND
 from ojster.core.errors import BackendUnavailable
 from ojster.core.job import Job
+from ojster.core.timestamps import format_timestamp
 from ojster.jobs.claim import claim
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement, Progress, hand_back
@@ -228,6 +229,21 @@ async def test_each_pause_is_longer_than_the_one_before(bench: Bench, pusher: Pu
         until_times.append((endpoint.suspended_until - bench.clock.now) // SECOND)
         await bench.run_due(after=until_times[-1] + 0.1)
     assert until_times == [1, 2, 4, 8, 16, 32, 60]
+
+
+@pytest.mark.parametrize("is_final", [False, True])
+async def test_an_endpoint_says_since_when_its_function_takes_no_jobs(bench: Bench, is_final: bool) -> None:
+    assert not (await put(bench.service, "http://127.0.0.1:1/")).troubled_since
+    (stored,) = await bench.service.push.stored()
+    began = format_timestamp(bench.clock.now)
+    await bench.service.push.note_trouble(Trouble(stored.id, "answered 429"))
+    assert (await bench.service.push.find("fn")).troubled_since == began
+    bench.clock.advance(600)
+    await bench.service.push.note_trouble(Trouble(stored.id, "answered 404", is_final=is_final))
+    assert (await bench.service.push.find("fn")).troubled_since == began, "it did not work in between"
+    (finding,) = [one for one in await bench.service.insight.attention() if one.kind == "deliveries"]
+    assert finding.message == "http://127.0.0.1:1 accepts no deliveries: answered 404."
+    assert not (await bench.service.push.resume("fn")).troubled_since
 
 
 async def test_a_function_that_cannot_be_reached_costs_no_attempt(bench: Bench, pusher: PushWorker) -> None:

@@ -241,10 +241,9 @@ def _receivers(tx: Transaction) -> Iterator[Finding]:
     for receiver in failing[:MAX_PER_KIND]:
         some = "" if receiver.is_counted else "At least "
         wait = "waits" if receiver.waiting == 1 else "wait"
-        message = (
-            f"{receiver.address} accepts no deliveries: {_reason_of(receiver)}. "
-            f"{some}{_many(receiver.waiting, 'delivery', 'deliveries')} {wait} for it."
-        )
+        message = f"{receiver.address} accepts no deliveries: {_reason_of(receiver)}."
+        if receiver.waiting:  # what push endpoints do not take waits in queues, for others, too
+            message += f" {some}{_many(receiver.waiting, 'delivery', 'deliveries')} {wait} for it."
         since = format_timestamp(receiver.since)
         yield Finding("deliveries", "error", message, receiver.receiver, receiver.waiting, since)
 

@@ -49,6 +49,8 @@ class PushEndpoint(msgspec.Struct, frozen=True, kw_only=True):
         How often in a row it was suspended, because it could not take jobs; 0: it works.
     trouble:
         Why it was suspended last.
+    troubled_since:
+        When it was first suspended or turned off since it last worked; 0: it works.
     suspended_until:
         Until when it gets no jobs. After that it gets one at a time until it has answered.
     """
@@ -69,6 +71,7 @@ class PushEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     trips: int = 0
     trouble: str | None = None
+    troubled_since: int = 0
     suspended_until: int = 0
 
     @property

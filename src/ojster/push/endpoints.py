@@ -64,19 +64,21 @@ def put_endpoints(tx: Transaction, new: NewEndpoint) -> PushEndpoint | OjsterErr
         if new.secret and new.secret != known.secret:
             secrets = replacement(known.secret, new.secret, tx.now)
         kept = msgspec.structs.replace(wanted, created_at=known.created_at, active=not is_paused, **secrets)
-    _open(tx, kept)
+    kept = _open(tx, kept)
     tx.emit_about("push.endpoint.changed", kept.id, tenant=kept.tenant, url=public_address(kept.url))
     return kept
 
 
-def _open(tx: Transaction, endpoint: PushEndpoint) -> None:
-    """Store an endpoint whose troubles are over, with its limits."""
-    kept = msgspec.structs.replace(endpoint, reason=None, trips=0, trouble=None, suspended_until=0)
+def _open(tx: Transaction, endpoint: PushEndpoint) -> PushEndpoint:
+    """Store an endpoint whose troubles are over, with its limits; return it."""
+    works = {"reason": None, "trips": 0, "trouble": None, "troubled_since": 0, "suspended_until": 0}
+    kept = msgspec.structs.replace(endpoint, **works)
     for queue in kept.queues:
         set_limits(tx, kept.limit_key, kept.limits, "wait", queue)
     override(tx, [Override(kept.limit_key, None)])
     forget_receiver(tx, kept.worker_id)
     _write(tx, kept)
+    return kept
 
 
 SwitchKind = Literal["pause", "resume", "rotate"]
@@ -101,8 +103,7 @@ def switch_endpoints(tx: Transaction, order: Switch) -> PushEndpoint | OjsterErr
             changed = msgspec.structs.replace(known, active=False, reason=None)
             _write(tx, changed)
         case "resume":
-            changed = msgspec.structs.replace(known, active=True)
-            _open(tx, changed)
+            changed = _open(tx, msgspec.structs.replace(known, active=True))
         case "rotate":
             changed = msgspec.structs.replace(known, **replacement(known.secret, new_secret(), tx.now))
             _write(tx, changed)
@@ -160,6 +161,7 @@ def note_troubles(tx: Transaction, trouble: Trouble) -> None:
     if known is None or not known.active:
         return
     note_outcome(tx, DeliveryOutcome(known.worker_id, public_address(known.url), trouble.error))
+    known = msgspec.structs.replace(known, troubled_since=known.troubled_since or tx.now)
     if trouble.is_final:
         _write(tx, msgspec.structs.replace(known, active=False, reason=trouble.error))
         tx.emit_about("push.endpoint.disabled", known.id, tenant=known.tenant, reason=trouble.error)

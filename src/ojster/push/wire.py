@@ -55,7 +55,8 @@ class PushEndpointInfo(Whole, kw_only=True):
     """A push endpoint.
 
     ``state``: ``suspended`` if the function could not take jobs and gets one when the pause is over (until
-    ``suspended_until``); ``disabled`` if a server has turned it off because it will not take any. ``reason`` says why.
+    ``suspended_until``); ``disabled`` if a server has turned it off because it will not take any. ``reason`` says why,
+    and ``troubled_since`` since when its function takes no jobs.
     """
 
     id: str
@@ -67,6 +68,7 @@ class PushEndpointInfo(Whole, kw_only=True):
     state: PushState
     created_at: Timestamp
     reason: str | UnsetType = UNSET
+    troubled_since: Timestamp | UnsetType = UNSET
     suspended_until: Timestamp | UnsetType = UNSET
 
 
@@ -115,6 +117,8 @@ def show_endpoint(endpoint: PushEndpoint, *, with_secret: bool = False) -> PushE
         shown.config.signing_secret = endpoint.secret
     if (reason := endpoint.reason or endpoint.trouble) is not None:
         shown.reason = reason
+    if endpoint.troubled_since:
+        shown.troubled_since = format_timestamp(endpoint.troubled_since)
     if endpoint.trips:
         shown.suspended_until = format_timestamp(endpoint.suspended_until)
     return shown
