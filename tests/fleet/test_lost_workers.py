@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ojster.core.durations import DAY, SECOND
+from ojster.core.job import Job
 from ojster.fleet import lost_workers
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.scope import Caller
@@ -50,6 +51,48 @@ async def test_a_lost_worker_is_shown_with_the_jobs_that_it_held_and_what_became
     assert [job.state for job in lost.jobs] == ["completed", "available", "available"]
 
 
+def heartbeat(lease: int, *jobs: Job) -> Heartbeat:
+    ids = tuple(job.id for job in jobs)
+    return Heartbeat("w", ids, queues=("default",), hostname="host-1", lease=lease * SECOND)
+
+
+async def pass_seconds(bench: Bench, number: int) -> None:
+    """Let servers do at once what is due, as they do."""
+    for _ in range(number):
+        bench.clock.advance(1)
+        await bench.run_all_due()
+
+
+@pytest.mark.parametrize("lease", [10, 30, 60])
+async def test_a_lost_worker_held_the_jobs_whose_leases_expired_before_it_was_lost(bench: Bench, lease: int) -> None:
+    """Leases are as long as the time after which a worker is lost, or shorter; and it took a job after all of them."""
+    service, names = bench.service, ["a", "b", "late"]
+    for name in names[:2]:
+        await bench.push(name)
+    await service.fleet.beat(heartbeat(lease))
+    held = await bench.fetch("default", count=2, worker_id="w", lease=lease * SECOND)
+    await service.fleet.beat(heartbeat(lease, *held))
+    await pass_seconds(bench, 3)
+    await bench.push(names[2])
+    await bench.fetch("default", worker_id="w", lease=lease * SECOND)
+    await pass_seconds(bench, 40)
+    (lost,) = await service.fleet.lost()
+    assert (lost.held, sorted(job.type for job in lost.jobs)) == (3, names)
+
+
+async def test_a_worker_that_was_heard_again_after_leases_expired_held_none_of_these_jobs(bench: Bench) -> None:
+    service = bench.service
+    await bench.push("expired")
+    await service.fleet.beat(heartbeat(10))
+    await bench.fetch("default", worker_id="w", lease=10 * SECOND)
+    await pass_seconds(bench, 15)
+    assert await service.fleet.lost() == []
+    await service.fleet.beat(heartbeat(10))
+    await pass_seconds(bench, 31)
+    (lost,) = await service.fleet.lost()
+    assert (lost.held, lost.jobs) == (0, [])
+
+
 async def test_a_worker_that_stops_or_comes_back_is_not_lost(bench: Bench) -> None:
     fleet = bench.service.fleet
     await hold(bench, "orderly", 1)
@@ -92,6 +135,11 @@ async def test_of_many_jobs_the_first_are_named_and_all_are_counted(
     await bench.service.fleet.leave("w", lost=True)
     (lost,) = await bench.service.fleet.lost()
     assert (lost.held, len(lost.jobs)) == (5, 2)
+    await bench.service.fleet.beat(heartbeat(10))
+    await bench.fetch("default", count=5, worker_id="w", lease=10 * SECOND)
+    await pass_seconds(bench, 31)
+    (lost,) = await bench.service.fleet.lost()
+    assert (lost.held, len(lost.jobs)) == (5, 2), "also of those whose leases have expired"
 
 
 async def test_a_workspace_sees_its_own_lost_workers(bench: Bench, http: Http) -> None:

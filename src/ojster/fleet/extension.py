@@ -7,12 +7,14 @@ from collections.abc import Iterable, Sequence
 from ojster.core.job import Job
 from ojster.fleet.abilities import kind_of
 from ojster.fleet.claim_policies import IDLE_WORKERS, REQUIREMENTS_WAIT, AbilityPolicy, IdlePolicy, MatchingPolicy
-from ojster.fleet.lost_workers import forget_lost
+from ojster.fleet.lost_workers import forget_lost, note_expired_lease
 from ojster.fleet.unrunnable import why_unrunnable
 from ojster.fleet.worker_starts import forget_starts
 from ojster.fleet.workers import reap_silent_workers
 from ojster.jobs.claim_policy import NO_USAGE_PROBES, Claim, ClaimPolicy, UsageProbes
 from ojster.jobs.extension import DeletedCounts, Due, Extension
+from ojster.jobs.failure import Failure
+from ojster.jobs.leases import LEASE_ERRORS
 from ojster.jobs.reason import Reason
 from ojster.storage.memory import Memory
 from ojster.storage.transaction import Transaction
@@ -24,6 +26,11 @@ class FleetExtension(Extension):
     def freed(self, tx: Transaction, jobs: Sequence[Job]) -> None:
         """Wake the fetches of workers whose resources are free again."""
         tx.effects.opened.update(job.queue for job in jobs if job.needs is not None)
+
+    def failed(self, tx: Transaction, job: Job, failure: Failure) -> None:
+        """Keep what a worker held that may be lost."""
+        if job.worker_id and failure.type in LEASE_ERRORS:
+            note_expired_lease(tx, job.worker_id, job)
 
     def due(self, tx: Transaction, *, in_maintenance: bool) -> Due:
         """Delete silent workers, and let their jobs run again."""

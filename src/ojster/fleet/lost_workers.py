@@ -52,10 +52,57 @@ class LostWorker(msgspec.Struct, frozen=True):
     jobs: list[HeldJob]
 
 
+def note_expired_lease(tx: Transaction, worker_id: str, job: Job) -> None:
+    """Keep a job of a worker whose lease has expired: if the worker is not heard again, it held this job, too.
+
+    Leases expire before their worker counts as lost, or at the same time. ``lost_at`` is 0 until then.
+    """
+    # One statement adds the id, so that of two servers that end leases of the worker none overwrites the other's.
+    tx.execute(
+        """
+        INSERT INTO lost_workers (id, hostname, pid, queues, started_at, last_seen_at, lost_at, held, job_ids)
+        SELECT id, hostname, pid, queues, started_at, last_seen_at, 0, 1, :job_ids
+        FROM workers
+        WHERE id = :id
+        ON CONFLICT (id) DO UPDATE SET
+            last_seen_at = excluded.last_seen_at,
+            lost_at = 0,
+            held = CASE
+                WHEN lost_workers.last_seen_at = excluded.last_seen_at THEN lost_workers.held + 1
+                ELSE 1
+            END,
+            job_ids = CASE
+                WHEN lost_workers.last_seen_at <> excluded.last_seen_at THEN excluded.job_ids
+                WHEN lost_workers.held >= :most THEN lost_workers.job_ids
+                ELSE substr(lost_workers.job_ids, 1, length(lost_workers.job_ids) - 1)
+                    || ',' || substr(excluded.job_ids, 2)
+            END
+        """,
+        {"id": worker_id, "job_ids": _encoded([job.id]), "most": MAX_HELD_IDS},
+    )
+
+
+def note_last_report(tx: Transaction, worker_id: str, seen_at: int) -> None:
+    """Keep the jobs of a worker whose leases have expired, although it was heard after its last heartbeat."""
+    tx.execute(
+        "UPDATE lost_workers SET last_seen_at = :seen_at WHERE id = :id AND lost_at = 0",
+        {"id": worker_id, "seen_at": seen_at},
+    )
+
+
 def note_loss(tx: Transaction, worker_id: str, held: Sequence[Job]) -> None:
-    """Keep a worker that is about to be deleted, and the jobs that it holds."""
-    first = sorted(held, key=lambda job: job.seq)[:MAX_HELD_IDS]
-    ids = [job.id for job in first]
+    """Keep a worker that is about to be deleted, the jobs that it holds, and those whose leases have expired."""
+    expired = tx.execute(
+        """
+        SELECT lost.held, lost.job_ids
+        FROM lost_workers AS lost
+        JOIN workers ON workers.id = lost.id AND workers.last_seen_at = lost.last_seen_at
+        WHERE lost.id = :id AND lost.lost_at = 0
+        """,
+        {"id": worker_id},
+    )
+    number, ids = (expired[0][0], _names(expired[0][1])) if expired else (0, [])
+    ids += [job.id for job in sorted(held, key=lambda job: job.seq)]
     tx.execute(
         """
         INSERT INTO lost_workers (id, hostname, pid, queues, started_at, last_seen_at, lost_at, held, job_ids)
@@ -72,7 +119,7 @@ def note_loss(tx: Transaction, worker_id: str, held: Sequence[Job]) -> None:
             held = excluded.held,
             job_ids = excluded.job_ids
         """,
-        {"id": worker_id, "now": tx.now, "held": len(held), "job_ids": msgspec.json.encode(ids).decode()},
+        {"id": worker_id, "now": tx.now, "held": number + len(held), "job_ids": _encoded(ids[:MAX_HELD_IDS])},
     )
 
 
@@ -106,12 +153,22 @@ def list_lost(tx: Transaction, requests: Sequence[None]) -> list[list[LostWorker
 _names: Final = msgspec.json.Decoder(list[str]).decode
 
 
+def _encoded(names: list[str]) -> str:
+    return msgspec.json.encode(names).decode()
+
+
 def forget_lost(tx: Transaction, room: int) -> int:
     """Delete at most ``room`` workers that were lost long ago; return their number."""
     rows = tx.execute(
         """
         DELETE FROM lost_workers
-        WHERE id IN (SELECT id FROM lost_workers WHERE lost_at <= :before ORDER BY lost_at LIMIT :room)
+        WHERE id IN (
+            SELECT id
+            FROM lost_workers
+            WHERE lost_at <= :before AND last_seen_at <= :before
+            ORDER BY lost_at
+            LIMIT :room
+        )
         RETURNING id
         """,
         {"before": tx.now - KEPT_US, "room": max(0, room)},

@@ -17,7 +17,7 @@ from ojster.core.job_flags import CANCEL_REQUESTED
 from ojster.core.job_table import JOB_COLUMNS
 from ojster.core.tenant import called
 from ojster.fleet.abilities import PLAIN, Abilities, abilities_by_worker, decode_abilities, worker_rules_by_id
-from ojster.fleet.lost_workers import forget_loss, note_loss
+from ojster.fleet.lost_workers import forget_loss, note_last_report, note_loss
 from ojster.fleet.requirements import read_provided
 from ojster.fleet.worker_starts import note_start
 from ojster.jobs.ending_attempts import confirm_ends_of_worker
@@ -314,6 +314,7 @@ def reap_silent_workers(tx: Transaction) -> int | None:
             _lose_worker(tx, worker_id)
         else:
             tx.execute("UPDATE workers SET last_seen_at = :seen WHERE id = :id", {"seen": seen, "id": worker_id})
+            note_last_report(tx, worker_id, seen)
     ((oldest,),) = tx.execute("SELECT min(last_seen_at) FROM workers")
     return None if oldest is None else horizon.next_expiry(oldest + tx.settings.heartbeat_timeout)
 

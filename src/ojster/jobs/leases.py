@@ -22,6 +22,9 @@ from ojster.jobs.queries import no_job
 from ojster.jobs.transitions import Loss, fail_attempt, fail_lost_attempts
 from ojster.storage.transaction import Transaction
 
+LEASE_ERRORS: Final = frozenset(("visibility_timeout", "stalled"))
+"""Types of the failures of attempts whose leases have expired."""
+
 
 def refusal_of(job: Job | None, report: LeaseReport) -> OjsterError | None:
     """Return the error if a report does not come from the lease holder of an active job, else ``None``."""

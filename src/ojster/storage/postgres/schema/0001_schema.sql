@@ -971,7 +971,7 @@ CREATE TABLE lost_workers (
     queues       TEXT COLLATE "C" NOT NULL, -- a JSON array
     started_at   BIGINT           NOT NULL,
     last_seen_at BIGINT           NOT NULL,
-    lost_at      BIGINT           NOT NULL,
+    lost_at      BIGINT           NOT NULL, -- 0: it may be heard again, but leases have expired since
     held         BIGINT           NOT NULL, -- the number of jobs that it held
     job_ids      TEXT COLLATE "C" NOT NULL  -- of the first of them, a JSON array
 );

@@ -903,7 +903,7 @@ CREATE TABLE lost_workers (
     queues       TEXT    NOT NULL, -- a JSON array
     started_at   INTEGER NOT NULL,
     last_seen_at INTEGER NOT NULL,
-    lost_at      INTEGER NOT NULL,
+    lost_at      INTEGER NOT NULL, -- 0: it may be heard again, but leases have expired since
     held         INTEGER NOT NULL, -- the number of jobs that it held
     job_ids      TEXT    NOT NULL  -- of the first of them, a JSON array
 ) STRICT, WITHOUT ROWID;
