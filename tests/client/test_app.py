@@ -54,10 +54,21 @@ def test_a_declared_function_can_still_be_called(app: App) -> None:
 
 def test_the_longest_delay_is_at_least_the_first(app: App) -> None:
     delays = [
-        options_of(JobOptions(retry=retry))["retry"]["max_interval"]
+        options_of(JobOptions(retry=retry))["retry"].get("max_interval", "the default")
         for retry in (Retry(), Retry(initial_interval=3600), Retry(initial_interval=10, max_interval=20))
     ]
-    assert delays == ["PT300.0S", "PT3600.0S", "PT20.0S"]
+    assert delays == ["the default", "PT3600.0S", "PT20.0S"]
+
+
+def test_a_retry_policy_sends_what_is_not_a_default(app: App) -> None:
+    assert Retry().to_wire() == {"max_attempts": 3}
+    chosen = Retry(max_attempts=5, initial_interval=2, max_interval=300, jitter=False, give_up_on=[ValueError])
+    assert chosen.to_wire() == {
+        "max_attempts": 5,
+        "initial_interval": "PT2.0S",
+        "jitter": False,
+        "non_retryable_errors": ("builtins.ValueError",),
+    }
 
 
 def test_the_decorator_needs_no_parentheses(app: App) -> None:

@@ -86,13 +86,18 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     dead_letter: bool | None = None
 
     def to_wire(self) -> dict[str, Json]:
-        """Return the policy as the ``retry`` object of a job.
+        """Return the policy as the ``retry`` object of a job, without what the specification has as the default.
 
         Returns
         -------
         dict
             The JSON members of the object.
         """
+        members = self._complete()
+        chosen = {name: value for name, value in members.items() if value != _DEFAULT_RETRY.get(name)}
+        return {"max_attempts": self.max_attempts} | chosen
+
+    def _complete(self) -> dict[str, Json]:
         longest = self.max_interval
         if longest is None:
             longest = max(to_seconds(self.initial_interval), DEFAULT_RETRY.max_interval / SECOND)
@@ -232,6 +237,9 @@ def _rate(rate: tuple[int, Seconds] | None) -> RateBody | None:
 def _members(body: msgspec.Struct) -> dict[str, Json]:
     members: dict[str, Json] = msgspec.to_builtins(body)
     return members
+
+
+_DEFAULT_RETRY: Final = Retry()._complete()
 
 
 class JobOptionsDict(TypedDict, total=False):
