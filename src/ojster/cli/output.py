@@ -100,6 +100,14 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], empty: st
     console.print(shown, soft_wrap=True, end="")
 
 
+def print_list(as_json: bool, value: Any, columns: Sequence[str], rows: Iterable[Sequence[Any]], empty: str) -> None:
+    """Print ``value`` as JSON, or its rows as ``print_table`` does."""
+    if as_json:
+        print_json(value)
+    else:
+        print_table(columns, rows, empty)
+
+
 _GAP: Final = "  "
 
 _MIN_WIDTH: Final = 6

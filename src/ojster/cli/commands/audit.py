@@ -12,7 +12,7 @@ from ojster.audit.wire import AUDIT_COLUMNS, row_of, show_check, show_entry
 from ojster.cli.declared import PointInTime
 from ojster.cli.export import LineFormat, with_format, write_rows
 from ojster.cli.options import ask, examples, with_json, with_url
-from ojster.cli.output import ago, print_json, print_table
+from ojster.cli.output import ago, print_json, print_list
 from ojster.client.interface import Client
 from ojster.core.csv_text import Row
 from ojster.core.timestamps import parse_timestamp
@@ -62,11 +62,14 @@ def _query(filters: dict[str, Any], limit: int, before: int | None = None) -> Au
 def list_entries(url: str, as_json: bool, limit: int, **filters: str | None) -> None:
     """List entries, the newest first."""
     entries = ask(url, lambda client: client.audit.select(_query(filters, limit)))
-    if as_json:
-        print_json({"entries": [show_entry(entry) for entry in entries]})
-        return
     rows = [_row(entry) for entry in entries]
-    print_table(("when", "who", "what", "outcome", "from"), rows, "There are no such entries.")
+    print_list(
+        as_json,
+        {"entries": [show_entry(entry) for entry in entries]},
+        ("when", "who", "what", "outcome", "from"),
+        rows,
+        "There are no such entries.",
+    )
 
 
 def _row(entry: AuditEntry) -> tuple[Any, ...]:

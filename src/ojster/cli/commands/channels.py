@@ -9,7 +9,7 @@ import msgspec
 
 from ojster.cli.declared import option_of
 from ojster.cli.options import ask, done, examples, with_json, with_url
-from ojster.cli.output import print_json, print_table
+from ojster.cli.output import print_list
 from ojster.core.signatures import new_secret
 from ojster.core.timestamps import system_clock
 from ojster.events.channel import Channel
@@ -68,14 +68,17 @@ def put_webhook(name: str, address: str, url: str, as_json: bool) -> None:
 def list_channels(url: str, as_json: bool) -> None:
     """List the channels."""
     channels = ask(url, lambda client: client.events.channels())
-    if as_json:
-        print_json({"channels": [msgspec.to_builtins(show_channel(channel)) for channel in channels]})
-        return
     rows = [
         (channel.name, channel.method, channel.url or ", ".join(channel.to), channel.sender, channel.subject)
         for channel in channels
     ]
-    print_table(("name", "method", "to", "from", "subject"), rows, "There are no channels.")
+    print_list(
+        as_json,
+        {"channels": [msgspec.to_builtins(show_channel(channel)) for channel in channels]},
+        ("name", "method", "to", "from", "subject"),
+        rows,
+        "There are no channels.",
+    )
 
 
 @channels.command("delete", epilog=examples("ojster channels delete ops"))

@@ -11,7 +11,7 @@ import msgspec
 from ojster.cli.commands.jobs import _argument
 from ojster.cli.declared import Command, option_of
 from ojster.cli.options import ask, done, examples, with_json, with_url
-from ojster.cli.output import print_json, print_table
+from ojster.cli.output import print_list
 from ojster.client.file_transfer import upload
 from ojster.client.interface import Client
 from ojster.collections.items import Item, Lookup, NewItem, Where
@@ -96,9 +96,6 @@ def change_collection(
 def list_collections(url: str, as_json: bool) -> None:
     """List the collections."""
     collections = ask(url, lambda client: client.collections.all())
-    if as_json:
-        print_json({"collections": collections})
-        return
     rows = [
         (
             collection.name,
@@ -112,7 +109,7 @@ def list_collections(url: str, as_json: bool) -> None:
         for collection in collections
     ]
     headers = ("name", "# items", "created", "by", "keeps removed", "shared by", "description")
-    print_table(headers, rows, "There are no collections.")
+    print_list(as_json, {"collections": collections}, headers, rows, "There are no collections.")
 
 
 @collections.command("delete", epilog=examples("ojster collections delete releases --force"))
@@ -151,10 +148,9 @@ def list_items(
         Lookup("", name_startswith=starts_with, category=category),
     )
     items = ask(url, lambda client: client.collections.items(where, lookup, history=history))
-    if as_json:
-        print_json({"items": items})
-        return
-    print_table(
+    print_list(
+        as_json,
+        {"items": items},
         ("name", "kind", "category", "data", "file", "by", "added", "removed"),
         [
             (

@@ -15,7 +15,7 @@ from ojster.cli.application import encoded_request, with_codecs
 from ojster.cli.commands.jobs import _argument
 from ojster.cli.declared import PointInTime, option_of
 from ojster.cli.options import ask, done, examples, json_array, parameter, with_json, with_url
-from ojster.cli.output import Id, ago, job_json, print_json, print_table, timestamp_json
+from ojster.cli.output import Id, ago, job_json, print_list, timestamp_json
 from ojster.cli.workflow_file import named_start, read_start
 from ojster.client.interface import Client
 from ojster.core.errors import NotFound
@@ -45,10 +45,9 @@ def cron() -> None:
 def list_crons(url: str, as_json: bool) -> None:
     """List the cron jobs."""
     crons = ask(url, lambda client: client.schedules.all())
-    if as_json:
-        print_json({"crons": [_shown(cron) for cron in crons]})
-        return
-    print_table(
+    print_list(
+        as_json,
+        {"crons": [_shown(cron) for cron in crons]},
         ("name", "schedule", "zone", "starts", "overlap", "next run", "last run", "# runs"),
         [
             (
@@ -79,11 +78,14 @@ def show_cron(name: str, occurrences: int, url: str, as_json: bool) -> None:
     at: int | None = system_clock()
     while cron.enabled and len(moments) < occurrences and (at := cron.schedule.next_after(at or 0)) is not None:
         moments.append(format_timestamp(at))
-    if as_json:
-        print_json(_shown(cron) | {"next": moments})
-        return
     rows = [(key, value) for key, value in _shown(cron).items() if not isinstance(value, msgspec.Raw)]
-    print_table(("", name), [*rows, *(("then" if index else "next", at) for index, at in enumerate(moments))], "")
+    print_list(
+        as_json,
+        _shown(cron) | {"next": moments},
+        ("", name),
+        [*rows, *(("then" if index else "next", at) for index, at in enumerate(moments))],
+        "",
+    )
 
 
 @cron.command("misses", epilog=examples("ojster cron misses daily-report"))
@@ -93,10 +95,9 @@ def show_cron(name: str, occurrences: int, url: str, as_json: bool) -> None:
 def list_misses(name: str, url: str, as_json: bool) -> None:
     """List the occurrences of a cron job that started nothing, with the reason, the newest first."""
     misses = ask(url, lambda client: client.schedules.misses(name))
-    if as_json:
-        print_json(msgspec.to_builtins(CronMissesAnswer.of(misses)))
-        return
-    print_table(
+    print_list(
+        as_json,
+        msgspec.to_builtins(CronMissesAnswer.of(misses)),
         ("since", "until", "#", "reason", "message", "unfinished run"),
         [
             (

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from ojster.cli.options import ask, done, examples, read_file, with_json, with_url
-from ojster.cli.output import ago, console, print_json, print_table
+from ojster.cli.output import ago, console, print_json, print_list
 from ojster.client.interface import Client
 from ojster.core.errors import Duplicate, NotFound
 from ojster.core.json_objects import Members, read_members
@@ -79,10 +79,9 @@ async def _apply(client: Client, name: str, members: Members) -> tuple[str, Defi
 def list_definitions(url: str, as_json: bool) -> None:
     """List the latest version of every definition."""
     definitions = ask(url, lambda client: client.definitions.all())
-    if as_json:
-        print_json({"definitions": [_members(definition) for definition in definitions]})
-        return
-    print_table(
+    print_list(
+        as_json,
+        {"definitions": [_members(definition) for definition in definitions]},
         ("name", "# version", "type", "branches", "created"),
         [
             (

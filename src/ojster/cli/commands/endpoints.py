@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from ojster.cli.options import ask, done, examples, with_json, with_url
-from ojster.cli.output import print_json, print_table
+from ojster.cli.output import print_list
 from ojster.jobs.rate_limit_wire import RateBody
 from ojster.push.wire import MAX_TIMEOUT_MS, PushConfigBody, PushEndpointBody, PushEndpointInfo
 
@@ -79,9 +79,6 @@ def _rate(text: str) -> RateBody:
 def list_endpoints(url: str, as_json: bool) -> None:
     """List the push endpoints."""
     known = ask(url, lambda client: client.push.all())
-    if as_json:
-        print_json({"endpoints": [msgspec.to_builtins(endpoint) for endpoint in known]})
-        return
     rows = [
         (
             endpoint.id,
@@ -95,7 +92,13 @@ def list_endpoints(url: str, as_json: bool) -> None:
         for endpoint in known
     ]
     headers = ("id", "state", "endpoint", "queues", "job types", "concurrency", "reason")
-    print_table(headers, rows, "There are no push endpoints.")
+    print_list(
+        as_json,
+        {"endpoints": [msgspec.to_builtins(endpoint) for endpoint in known]},
+        headers,
+        rows,
+        "There are no push endpoints.",
+    )
 
 
 @endpoints.command("pause", epilog=examples("ojster endpoints pause mail"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ojster.cli.options import ask, done, examples, with_json, with_url
-from ojster.cli.output import print_json, print_table
+from ojster.cli.output import print_list
 from ojster.client.file_transfer import download, upload
 from ojster.client.interface import Client
 
@@ -63,9 +63,6 @@ def get_file(id: str, target: Path, url: str, as_json: bool) -> None:
 def list_files(limit: int, url: str, as_json: bool) -> None:
     """List files, newest first."""
     files = ask(url, lambda client: client.files.select(limit))
-    if as_json:
-        print_json({"files": files})
-        return
     rows = [
         (
             file.id,
@@ -77,7 +74,9 @@ def list_files(limit: int, url: str, as_json: bool) -> None:
         )
         for file in files
     ]
-    print_table(("id", "name", "type", "bytes", "complete", "created"), rows, "There are no files.")
+    print_list(
+        as_json, {"files": files}, ("id", "name", "type", "bytes", "complete", "created"), rows, "There are no files."
+    )
 
 
 @files.command("delete", epilog=examples("ojster files delete ID"))

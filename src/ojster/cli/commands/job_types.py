@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from ojster.cli.options import ask, done, examples, with_json, with_url
-from ojster.cli.output import ago, print_json, print_table
+from ojster.cli.output import ago, print_json, print_list
 from ojster.jobs.job_type_wire import show_job_type
 from ojster.jobs.job_types import JobTypeDefaults
 
@@ -24,10 +24,9 @@ def job_types() -> None:
 def list_job_types(url: str, as_json: bool) -> None:
     """List the job types that have defaults."""
     job_types = ask(url, lambda client: client.job_types.all())
-    if as_json:
-        print_json({"job_types": [show_job_type(defaults) for defaults in job_types]})
-        return
-    print_table(
+    print_list(
+        as_json,
+        {"job_types": [show_job_type(defaults) for defaults in job_types]},
         ("type", "queue", "attempts", "timeout", "others", "changed"),
         [_row(defaults) for defaults in job_types],
         "No job type has defaults. Workers register those of their applications when they start.",

@@ -17,7 +17,7 @@ from ojster.cli.job_export import export_jobs
 from ojster.cli.job_selection import found_by
 from ojster.cli.option_rules import excludes
 from ojster.cli.options import ask, done, examples, resumption, with_json, with_url
-from ojster.cli.output import ago, console, job_json, print_json, print_page, print_table, state_text
+from ojster.cli.output import ago, console, job_json, print_json, print_list, print_page, state_text
 from ojster.cli.sweeps import sweep
 from ojster.client.interface import Client
 from ojster.core.errors import Conflict, InvalidRequest, NotFound
@@ -344,11 +344,8 @@ def show_notes(job_id: str, url: str, as_json: bool) -> None:
     """Show the notes on a job, oldest first."""
     job_id = full_id(url, job_id)
     notes = ask(url, lambda client: client.notes.of_job(job_id))
-    if as_json:
-        print_json({"notes": notes})
-        return
     rows = [(ago(parse_timestamp(note.at)), bytes(note.note).decode()) for note in notes]
-    print_table(("when", "note"), rows, "There are no notes.")
+    print_list(as_json, {"notes": notes}, ("when", "note"), rows, "There are no notes.")
 
 
 @jobs.command("logs", epilog=examples("ojster jobs logs 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f --follow"))

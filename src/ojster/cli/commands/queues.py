@@ -12,7 +12,7 @@ import msgspec
 
 from ojster.cli.declared import Command, option_of
 from ojster.cli.options import ask, done, examples, with_json, with_url
-from ojster.cli.output import ago, console, print_json, print_table, timestamp_json
+from ojster.cli.output import ago, console, print_json, print_list, print_table, timestamp_json
 from ojster.client.interface import Client
 from ojster.core.states import JobState
 from ojster.core.timestamps import parse_optional
@@ -39,9 +39,6 @@ def list_queues(url: str, internal: bool, as_json: bool) -> None:
         return list(await asyncio.gather(*[client.queues.statistics(queue.name) for queue in queues]))
 
     statistics = ask(url, look)
-    if as_json:
-        print_json({"queues": [_shown(queue) for queue in statistics]})
-        return
     states = [state.value for state in JobState]
     rows = [
         (
@@ -51,7 +48,13 @@ def list_queues(url: str, internal: bool, as_json: bool) -> None:
         )
         for statistics_of_queue in statistics
     ]
-    print_table(("queue", "", *(f"# {state}" for state in states)), rows, "There are no queues.")
+    print_list(
+        as_json,
+        {"queues": [_shown(queue) for queue in statistics]},
+        ("queue", "", *(f"# {state}" for state in states)),
+        rows,
+        "There are no queues.",
+    )
 
 
 @queues.command("waits", epilog=examples("ojster queues waits", "ojster queues waits --json"))
@@ -60,9 +63,6 @@ def list_queues(url: str, internal: bool, as_json: bool) -> None:
 def list_waits(url: str, as_json: bool) -> None:
     """List the queues by trouble: first the one whose oldest job has waited longest, then by waiting time."""
     overviews = ask(url, lambda client: client.queues.overviews(sort="trouble"))
-    if as_json:
-        print_json({"queues": overviews})
-        return
     rows = [
         (
             queue.name,
@@ -75,7 +75,7 @@ def list_waits(url: str, as_json: bool) -> None:
         for queue in overviews
     ]
     columns = ("queue", "", "oldest waits since", "# waiting", "# running", "# wait p50", "# p95", "# p99")
-    print_table(columns, rows, "There are no queues.")
+    print_list(as_json, {"queues": overviews}, columns, rows, "There are no queues.")
 
 
 def _of(number: int, most: int | None) -> str:
@@ -176,10 +176,7 @@ def _value(value: Json) -> str:
 def list_unserved(url: str, as_json: bool) -> None:
     """List the queues that no worker serves."""
     names = [queue.name for queue in ask(url, lambda client: client.queues.unserved())]
-    if as_json:
-        print_json({"queues": names})
-        return
-    print_table(("queue",), [(name,) for name in names], "Each queue has a worker.")
+    print_list(as_json, {"queues": names}, ("queue",), [(name,) for name in names], "Each queue has a worker.")
 
 
 @queues.command("show", epilog=examples("ojster queues show default"))
@@ -189,16 +186,19 @@ def list_unserved(url: str, as_json: bool) -> None:
 def show_queue(name: str, url: str, as_json: bool) -> None:
     """Show a queue's job counts by state, and its jobs enqueued, completed and failed in the last hour."""
     statistics = ask(url, lambda client: client.queues.statistics(name))
-    if as_json:
-        print_json(_shown(statistics))
-        return
     rows = [(state.value, statistics.counts.get(state.value, 0)) for state in JobState]
     rows += [
         ("enqueued in the last hour", statistics.enqueued),
         ("completed in the last hour", statistics.completed),
         ("failed in the last hour", statistics.failed),
     ]
-    print_table((f"queue {name}" + (" (paused)" if statistics.queue.paused_at else ""), "# jobs"), rows, "")
+    print_list(
+        as_json,
+        _shown(statistics),
+        (f"queue {name}" + (" (paused)" if statistics.queue.paused_at else ""), "# jobs"),
+        rows,
+        "",
+    )
 
 
 def _shown(statistics: QueueStatistics) -> dict[str, object]:

@@ -9,7 +9,7 @@ import click
 
 from ojster.cli.declared import Command
 from ojster.cli.options import ask, examples, with_json, with_url
-from ojster.cli.output import Id, print_json, print_table
+from ojster.cli.output import Id, print_list
 from ojster.core.outcome import Outcome
 
 
@@ -56,9 +56,6 @@ def list_runs(
     """List recorded runs, latest first: the last success, the last failure and the last five runs of each task."""
     wanted = None if outcome is None else Outcome(outcome)
     runs = ask(url, lambda client: client.tasks.runs(type, subject, context, outcome=wanted, limit=limit))
-    if as_json:
-        print_json({"runs": runs})
-        return
     rows = [
         (
             run.task.type,
@@ -73,7 +70,7 @@ def list_runs(
         for run in runs
     ]
     head = ("type", "subject", "context", "outcome", "ended", "ran", "# attempts", "job")
-    print_table(head, rows, "There are no recorded runs.")
+    print_list(as_json, {"runs": runs}, head, rows, "There are no recorded runs.")
 
 
 @tasks.command("statistics", epilog=examples("ojster tasks statistics --type package.test"))
@@ -85,9 +82,6 @@ def list_statistics(
 ) -> None:
     """List how often tasks succeeded and failed, and their durations."""
     statistics = ask(url, lambda client: client.tasks.statistics(type, subject, context, limit=limit))
-    if as_json:
-        print_json({"statistics": statistics})
-        return
     rows = [
         (
             of_task.task.type,
@@ -105,4 +99,4 @@ def list_statistics(
         for of_task in statistics
     ]
     head = ("type", "subject", "context", "# runs", "rate", "# failures", "# errors", "# skipped", "average", "longest")
-    print_table((*head, "last failure"), rows, "There are no recorded runs.")
+    print_list(as_json, {"statistics": statistics}, (*head, "last failure"), rows, "There are no recorded runs.")

@@ -10,7 +10,7 @@ import msgspec
 
 from ojster.cli.declared import IsoSpan, micros_of
 from ojster.cli.options import ask, done, examples, with_json, with_url
-from ojster.cli.output import ago, print_json, print_table
+from ojster.cli.output import ago, print_json, print_list
 from ojster.client.interface import Client
 from ojster.core.access import Grant, Role, Token
 from ojster.core.declared_options import LEAST_SECONDS
@@ -93,10 +93,9 @@ def create_token(
 def list_tokens(url: str, as_json: bool) -> None:
     """List the tokens with their time of last use, to the hour."""
     tokens = ask(url, lambda client: client.tokens.all())
-    if as_json:
-        print_json({"tokens": [msgspec.to_builtins(show_token(token)) for token in tokens]})
-        return
-    print_table(
+    print_list(
+        as_json,
+        {"tokens": [msgspec.to_builtins(show_token(token)) for token in tokens]},
         ("id", "name", "roles", "queues", "created", "expires", "last used"),
         [
             (

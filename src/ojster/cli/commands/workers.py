@@ -9,7 +9,7 @@ import msgspec
 
 from ojster.cli.option_rules import excludes
 from ojster.cli.options import ask, done, examples, parameter, with_json, with_url
-from ojster.cli.output import Id, ago, print_json, print_table, timestamp_json
+from ojster.cli.output import Id, ago, print_list, timestamp_json
 from ojster.fleet.answer_wire import show_rule
 from ojster.fleet.worker_rule import read_rule_members
 
@@ -29,15 +29,14 @@ def workers() -> None:
 def list_workers(url: str, as_json: bool) -> None:
     """List the workers that send heartbeats."""
     workers = ask(url, lambda client: client.fleet.all())
-    if as_json:
-        shown = [
-            msgspec.structs.asdict(worker)
-            | {"started_at": timestamp_json(worker.started_at), "last_seen_at": timestamp_json(worker.last_seen_at)}
-            for worker in workers
-        ]
-        print_json({"workers": shown})
-        return
-    print_table(
+    shown = [
+        msgspec.structs.asdict(worker)
+        | {"started_at": timestamp_json(worker.started_at), "last_seen_at": timestamp_json(worker.last_seen_at)}
+        for worker in workers
+    ]
+    print_list(
+        as_json,
+        {"workers": shown},
         ("id", "state", "directive", "host", "# pid", "queues", "# jobs", "provides", "started", "last seen"),
         [
             (
@@ -64,10 +63,9 @@ def list_workers(url: str, as_json: bool) -> None:
 def list_unrunnable(url: str, as_json: bool) -> None:
     """List waiting jobs that none of the present workers can run, with the reasons."""
     groups = ask(url, lambda client: client.fleet.unrunnable())
-    if as_json:
-        print_json({"unrunnable": groups})
-        return
-    print_table(
+    print_list(
+        as_json,
+        {"unrunnable": groups},
         ("queue", "type", "# jobs", "oldest", "reasons"),
         [(group.queue, group.type, group.jobs, Id(group.job_id), "; ".join(group.reasons)) for group in groups],
         "Every waiting job has a worker that can run it.",
@@ -153,10 +151,9 @@ def configure_worker(
 def list_rules(url: str, as_json: bool) -> None:
     """List the worker rules, also of workers that are not present."""
     rules = ask(url, lambda client: client.fleet.rules())
-    if as_json:
-        print_json({"items": [msgspec.to_builtins(show_rule(rule)) for rule in rules]})
-        return
-    print_table(
+    print_list(
+        as_json,
+        {"items": [msgspec.to_builtins(show_rule(rule)) for rule in rules]},
         ("id", "", "provides", "allowed", "denied", "reason", "changed"),
         [
             (

@@ -24,7 +24,7 @@ from ojster.cli.options import (
     with_json,
     with_url,
 )
-from ojster.cli.output import Id, ago, console, print_json, print_table
+from ojster.cli.output import Id, ago, console, print_json, print_list, print_table
 from ojster.cli.workflow_deletion import delete_workflows
 from ojster.cli.workflow_file import SUFFIXES, named_start, read_start
 from ojster.cli.workflow_selection import (
@@ -405,11 +405,10 @@ def status(workflow_id: str, url: str, as_json: bool) -> None:
 def show_statistics(url: str, definition: str | None, as_json: bool) -> None:
     """Count workflows by state and time of creation; each is in one column."""
     statistics = ask(url, lambda client: client.workflows.statistics(definition))
-    if as_json:
-        print_json(statistics)
-        return
     columns = (statistics.current, statistics.past_hour, statistics.past_24h, statistics.all_time)
-    print_table(
+    print_list(
+        as_json,
+        statistics,
         ("state", "# last hour", "# the hour before", "# last day", "# earlier"),
         [(state, *(column[state] for column in columns)) for state in ALL_STATES],
         "",
@@ -430,13 +429,10 @@ def show_notes(workflow_id: str, url: str, add: str | None, as_json: bool) -> No
         done("Noted.", as_json, ask(url, lambda client: client.notes.add_to_workflow(workflow_id, note)))
         return
     notes = ask(url, lambda client: client.notes.of_workflow(workflow_id))
-    if as_json:
-        print_json({"notes": notes})
-        return
     rows = [
         (ago(parse_timestamp(note.at)), note.job_id and Id(note.job_id), bytes(note.note).decode()) for note in notes
     ]
-    print_table(("when", "job", "note"), rows, "There are no notes.")
+    print_list(as_json, {"notes": notes}, ("when", "job", "note"), rows, "There are no notes.")
 
 
 @workflows.command(
@@ -458,11 +454,10 @@ def show_properties(workflow_id: str, url: str, values: tuple[str, ...], names: 
         properties = ask(url, lambda client: client.workflows.properties(workflow_id))
     else:
         properties = ask(url, lambda client: client.workflows.change_properties(PropertyChange(workflow_id, changes)))
-    if as_json:
-        print_json({"properties": properties})
-        return
     rows = [(name, bytes(stored.value).decode(), stored.version) for name, stored in properties.items()]
-    print_table(("name", "value", "# version"), rows, "The workflow has no properties.")
+    print_list(
+        as_json, {"properties": properties}, ("name", "value", "# version"), rows, "The workflow has no properties."
+    )
 
 
 # Output
