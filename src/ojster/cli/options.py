@@ -32,20 +32,16 @@ MOST_FILES: Final = 20
 """Maximum number of files that are looked into, for one that the caller may mean."""
 
 
-def with_url(command: Command) -> Command:
-    """Add the option ``--url``: the database or server."""
-    return click.option(
-        "--url",
-        "-u",
-        envvar=URL_VARIABLE,
-        default=DEFAULT_URL,
-        show_default=True,
-        show_envvar=True,
-        metavar="URL",
-        help="Database (sqlite:///jobs.db, postgresql://user@host/name) or server (http://127.0.0.1:8080) "
-        "with the jobs.",
-    )(command)
-
+with_url: Final = click.option(
+    "--url",
+    "-u",
+    envvar=URL_VARIABLE,
+    default=DEFAULT_URL,
+    show_default=True,
+    show_envvar=True,
+    metavar="URL",
+    help="Database (sqlite:///jobs.db, postgresql://user@host/name) or server (http://127.0.0.1:8080) with the jobs.",
+)
 
 with_port: Final = click.option(
     "--port",
@@ -55,38 +51,28 @@ with_port: Final = click.option(
     help="Port to listen on; 0: one that is free.",
 )
 
-
-def with_migrate(command: Command) -> Command:
-    """Add the option ``--migrate``."""
-    return click.option(
-        "--migrate",
-        is_flag=True,
-        envvar="OJSTER_MIGRATE",
-        show_envvar=True,
-        help="Migrate a PostgreSQL schema first; SQLite files are always migrated.",
-    )(command)
-
+with_migrate: Final = click.option(
+    "--migrate",
+    is_flag=True,
+    envvar="OJSTER_MIGRATE",
+    show_envvar=True,
+    help="Migrate a PostgreSQL schema first; SQLite files are always migrated.",
+)
 
 WAIT_SECONDS: Final = 60.0
 """Default time that a server or a worker waits for its database at the start, in seconds."""
 
+with_wait: Final = click.option(
+    "--wait-for-database",
+    "wait",
+    type=Seconds(0),
+    default=WAIT_SECONDS,
+    show_default=True,
+    metavar="SECONDS",
+    help="If the database is away or locked at the start, wait for it so long at most.",
+)
 
-def with_wait(command: Command) -> Command:
-    """Add the option ``--wait-for-database``, as the argument ``wait``."""
-    return click.option(
-        "--wait-for-database",
-        "wait",
-        type=Seconds(0),
-        default=WAIT_SECONDS,
-        show_default=True,
-        metavar="SECONDS",
-        help="If the database is away or locked at the start, wait for it so long at most.",
-    )(command)
-
-
-def with_json(command: Command) -> Command:
-    """Add the option ``--json``."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")(command)
+with_json: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
 
 
 def examples(*lines: str) -> str:
