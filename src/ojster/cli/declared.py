@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from collections.abc import Callable
@@ -129,6 +130,11 @@ def option_of(declaration: Any, name: str, *flags: str, **more: Any) -> Callable
     if is_removable(declared):
         told["type"] = OrNone(told["type"])
     return click.option(*named, **told)
+
+
+def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Return a decorator that adds options, in this order."""
+    return lambda command: functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
 
 def is_removable(declared: Option) -> bool:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from ojster.cli.declared import Command
+from ojster.cli.declared import Command, together
 from ojster.core.states import JobState
 
 _STATES: Final = [state.value for state in JobState]
@@ -21,26 +21,23 @@ def _several(*names: str, help: str) -> Command:
     return click.option(*names, multiple=True, callback=value_of, help=f"{help}; repeatable.")
 
 
-def found_by(command: Command) -> Command:
-    """Add the options that select jobs."""
-    for option in (
-        click.option(
-            "--state", "-s", "states", multiple=True, type=click.Choice(_STATES), help="Only in this state; repeatable."
-        ),
-        _several("--queue", "-q", help="Only jobs of this queue"),
-        _several("--type", "-t", "type", help="Only jobs of this type, which may end in '*'"),
-        _several("--error-type", help="Only jobs with a last error of this type, which may end in '*'"),
-        click.option("--error-text", help="Only jobs with this text in the type or message of their last error."),
-        _several("--cron", "cron_name", help="Only jobs of this cron job"),
-        _several("--worker", help="Only jobs that this worker runs or has ended"),
-        _several("--workflow", help="Only steps of the workflow with this id"),
-        _several("--tag", help="Only jobs with this tag"),
-        click.option(
-            "--where",
-            multiple=True,
-            metavar="MEMBER=VALUE",
-            help="Only jobs with this member of arguments or metadata (args.order_id=42); repeatable: with all.",
-        ),
-    ):
-        command = option(command)
-    return command
+found_by: Final = together(
+    click.option(
+        "--state", "-s", "states", multiple=True, type=click.Choice(_STATES), help="Only in this state; repeatable."
+    ),
+    _several("--queue", "-q", help="Only jobs of this queue"),
+    _several("--type", "-t", "type", help="Only jobs of this type, which may end in '*'"),
+    _several("--error-type", help="Only jobs with a last error of this type, which may end in '*'"),
+    click.option("--error-text", help="Only jobs with this text in the type or message of their last error."),
+    _several("--cron", "cron_name", help="Only jobs of this cron job"),
+    _several("--worker", help="Only jobs that this worker runs or has ended"),
+    _several("--workflow", help="Only steps of the workflow with this id"),
+    _several("--tag", help="Only jobs with this tag"),
+    click.option(
+        "--where",
+        multiple=True,
+        metavar="MEMBER=VALUE",
+        help="Only jobs with this member of arguments or metadata (args.order_id=42); repeatable: with all.",
+    ),
+)
+"""Adds the options that select jobs."""

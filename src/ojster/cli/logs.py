@@ -10,7 +10,7 @@ import click
 import msgspec
 from rich.logging import RichHandler
 
-from ojster.cli.declared import Command
+from ojster.cli.declared import together
 from ojster.cli.output import errors
 from ojster.core.timestamps import format_timestamp
 
@@ -21,24 +21,23 @@ _OF_EVERY_RECORD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message
 """Attributes that log records have without those that the caller adds."""
 
 
-def with_logging(command: Command) -> Command:
-    """Add the options ``--log-level`` and ``--log-format``."""
-    level = click.option(
+with_logging: Final = together(
+    click.option(
         "--log-level",
         type=click.Choice(LOG_LEVELS),
         default="info",
         show_default=True,
         help="Least severe entries to log.",
-    )
-    layout = click.option(
+    ),
+    click.option(
         "--log-format",
         type=click.Choice(LOG_FORMATS),
         default="text",
         show_default=True,
         help="json: a line of JSON for each entry, with job_id, job_type, queue, attempt and duration.",
-    )
-    result: Command = level(layout(command))
-    return result
+    ),
+)
+"""Adds the options ``--log-level`` and ``--log-format``."""
 
 
 class JsonFormatter(logging.Formatter):

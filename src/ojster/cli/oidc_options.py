@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ojster.cli.declared import Command
+from ojster.cli.declared import Command, together
 from ojster.cli.option_rules import needs
 
 if TYPE_CHECKING:
     from ojster.core.access import Grant
     from ojster.server.oidc import OidcSettings
 
-_OPTIONS: Final = (
+_with_options: Final = together(
     click.option(
         "--oidc-issuer",
         metavar="URL",
@@ -64,6 +64,8 @@ _OPTIONS: Final = (
         help="Address at which browsers reach this server: https://jobs.example.com. The provider must allow "
         "URL/ojs/v1/session/return.",
     ),
+    needs("oidc_issuer", "oidc_audience", "oidc_roles_claim", "oidc_groups", "oidc_client_id"),
+    needs("oidc_client_id", "oidc_client_secret", "oidc_scope", "public_url"),
 )
 
 
@@ -96,11 +98,7 @@ def with_provider(command: Command) -> Command:
             oidc = OidcSettings(oidc_issuer, audience, oidc_roles_claim, _grants_of(oidc_groups), client)
         return command(*args, oidc=oidc, **options)
 
-    result: Command = needs("oidc_client_id", "oidc_client_secret", "oidc_scope", "public_url")(wrapped)
-    result = needs("oidc_issuer", "oidc_audience", "oidc_roles_claim", "oidc_groups", "oidc_client_id")(result)
-    for option in reversed(_OPTIONS):
-        result = option(result)
-    return result
+    return _with_options(wrapped)
 
 
 def _grants_of(groups: tuple[str, ...]) -> dict[str, tuple[Grant, ...]]:

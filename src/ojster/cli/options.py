@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from ojster.api.app import App
-from ojster.cli.declared import Command, Seconds, option_of
+from ojster.cli.declared import Command, Seconds, option_of, together
 from ojster.cli.output import print_json
 from ojster.client.interface import Client
 from ojster.core.errors import BackendUnavailable
@@ -80,8 +80,17 @@ def examples(*lines: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
-_RETENTION_FLAGS: Final = {"dead_letter": "--keep-dead-letters", "most_dead_letters": "--most-dead-letters"}
-"""Options of retention that are not called as their field is."""
+_RETENTION_OPTIONS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "dead_letter": ("--keep-dead-letters", {}),
+    "most_dead_letters": (
+        "--most-dead-letters",
+        {
+            "type": click.IntRange(0),
+            "help": "Maximum number of dead letters; the oldest are deleted first. 0 keeps all.",
+        },
+    ),
+}
+"""Options of retention that are not called as their field is, or are written in another way."""
 
 
 def with_retention(command: Command) -> Command:
@@ -93,15 +102,8 @@ def with_retention(command: Command) -> Command:
         own["most_dead_letters"] = own["most_dead_letters"] or None
         return command(*args, retention=Retention(**own), **options)
 
-    result: Command = wrapped
-    for name in reversed(Retention.__struct_fields__):
-        flag = _RETENTION_FLAGS.get(name, f"--keep-{name}")
-        more = {"type": click.IntRange(0), "help": _MOST} if name == "most_dead_letters" else {}
-        result = option_of(Retention, name, flag, **more)(result)
-    return result
-
-
-_MOST: Final = "Maximum number of dead letters; the oldest are deleted first. 0 keeps all."
+    named = {name: _RETENTION_OPTIONS.get(name, (f"--keep-{name}", {})) for name in Retention.__struct_fields__}
+    return together(*(option_of(Retention, name, flag, **more) for name, (flag, more) in named.items()))(wrapped)
 
 
 _TENANT: Final = "ojster.tenant"

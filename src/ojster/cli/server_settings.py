@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any, Final
 
-from ojster.cli.declared import Command, option_of
+from ojster.cli.declared import Command, option_of, together
 from ojster.cli.options import with_retention
 from ojster.core.public_settings import Settings
 
@@ -30,8 +30,5 @@ def with_settings(command: Command) -> Command:
         own = {name: options.pop(name) for name in Settings.__struct_fields__ if name in options}
         return command(*args, settings=Settings(**own), **options)
 
-    result: Command = with_retention(wrapped)
-    for name in reversed(_NAMES):
-        flags = (_FLAGS[name],) if name in _FLAGS else ()
-        result = option_of(Settings, name, *flags)(result)
-    return result
+    options = (option_of(Settings, name, *((_FLAGS[name],) if name in _FLAGS else ())) for name in _NAMES)
+    return together(*options, with_retention)(wrapped)

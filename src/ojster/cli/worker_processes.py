@@ -7,12 +7,13 @@ import functools
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 import msgspec
 
 from ojster.cli.declared import Command as Function
+from ojster.cli.declared import together
 from ojster.cli.logs import log_to_console, with_logging
 from ojster.cli.supervisor import NUMBER_VARIABLE, ProcessCommand, Supervisor, same_command
 from ojster.worker.children import ChildLimits
@@ -56,10 +57,7 @@ def with_processes(function: Function) -> Function:
             raise click.UsageError("--processes, --max-jobs and --max-memory need signals that Windows does not have.")
         return _supervise(processes, health_file, more["wait"])
 
-    command: Function = read
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return with_logging(command)
+    return _with_options(read)
 
 
 def _numbered(file: Path | None, number: str | None) -> Path | None:
@@ -75,7 +73,8 @@ def _supervise(processes: int, health: Path | None, wait: float) -> int:
     return asyncio.run(Supervisor(started, files, health, wait=wait).run())
 
 
-_OPTIONS = (
+_with_options: Final = together(
+    with_logging,
     click.option(
         "--processes",
         type=click.IntRange(1),

@@ -8,7 +8,7 @@ from typing import Any, Final, get_args
 
 import click
 
-from ojster.cli.declared import Command, IsoSpan, micros_of
+from ojster.cli.declared import Command, IsoSpan, micros_of, together
 from ojster.cli.options import ask, parameter
 from ojster.cli.sweeps import sweep
 from ojster.client.interface import Client
@@ -21,7 +21,7 @@ from ojster.workflows.read.selection import WorkflowConditions
 from ojster.workflows.stored_workflow import ALL_STATES
 from ojster.workflows.wait import WaitingFor
 
-_OPTIONS: Final = (
+chooses_workflows: Final = together(
     click.option(
         "--state", "-s", "states", multiple=True, type=click.Choice(ALL_STATES), help="Only in this state; repeatable."
     ),
@@ -45,6 +45,14 @@ _OPTIONS: Final = (
         help="Only workflows older than this (PT1H).",
     ),
 )
+"""Adds the options that select workflows."""
+
+sweeps_workflows: Final = together(
+    chooses_workflows,
+    click.option("--dry-run", is_flag=True, help="Only print what would be done."),
+    click.option("--yes", "-y", is_flag=True, help="Skip the confirmation."),
+)
+"""Adds the options that select workflows for a bulk operation, ``--dry-run`` and ``--yes``."""
 
 
 def takes_workflow(*, required: bool = True) -> Callable[[Command], Command]:
@@ -61,20 +69,6 @@ def takes_workflow(*, required: bool = True) -> Callable[[Command], Command]:
         return click.argument("workflow_id", required=required)(call)
 
     return add
-
-
-def chooses_workflows(command: Command) -> Command:
-    """Add the options that select workflows."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
-
-
-def sweeps_workflows(command: Command) -> Command:
-    """Add the options that select workflows for a bulk operation, ``--dry-run`` and ``--yes``."""
-    command = click.option("--yes", "-y", is_flag=True, help="Skip the confirmation.")(command)
-    command = click.option("--dry-run", is_flag=True, help="Only print what would be done.")(command)
-    return chooses_workflows(command)
 
 
 def selected(filters: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from ojster.audit.entries import AuditCheck, AuditEntry, AuditQuery
 from ojster.audit.wire import AUDIT_COLUMNS, row_of, show_check, show_entry
-from ojster.cli.declared import PointInTime
+from ojster.cli.declared import PointInTime, together
 from ojster.cli.export import LineFormat, with_format, write_rows
 from ojster.cli.options import ask, examples, with_json, with_url
 from ojster.cli.output import ago, print_json, print_list
@@ -36,17 +36,18 @@ def audit() -> None:
     """
 
 
-def _with_filters(command: Any) -> Any:
-    for name, kind, words in (
-        ("until", PointInTime(), "Entries before this time."),
-        ("since", PointInTime(), "Entries from this time on: RFC 3339, or a duration such as -PT1H."),
-        ("outcome", click.Choice(["success", "failure"]), "Entries with this outcome."),
-        ("object", str, "What it was done to, such as the id of a job or a workflow."),
-        ("operation", str, "The name of the endpoint, such as cancel_job; cancel_* for several."),
-        ("principal", str, "The name of a token."),
-    ):
-        command = click.option(f"--{name}", type=kind, default=None, help=words)(command)
-    return command
+_with_filters: Final = together(
+    click.option("--principal", help="The name of a token."),
+    click.option("--operation", help="The name of the endpoint, such as cancel_job; cancel_* for several."),
+    click.option("--object", help="What it was done to, such as the id of a job or a workflow."),
+    click.option("--outcome", type=click.Choice(["success", "failure"]), help="Entries with this outcome."),
+    click.option(
+        "--since",
+        type=PointInTime(),
+        help="Entries from this time on: RFC 3339, or a duration such as -PT1H.",
+    ),
+    click.option("--until", type=PointInTime(), help="Entries before this time."),
+)
 
 
 def _query(filters: dict[str, Any], limit: int, before: int | None = None) -> AuditQuery:

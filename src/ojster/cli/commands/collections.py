@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 import msgspec
 
 from ojster.cli.commands.jobs import _argument
-from ojster.cli.declared import Command, option_of
+from ojster.cli.declared import option_of, together
 from ojster.cli.options import ask, done, examples, with_json, with_url
 from ojster.cli.output import print_list
 from ojster.client.file_transfer import upload
@@ -34,11 +34,12 @@ def collections() -> None:
     """Create, change, list and delete collections; list, add and remove items, also of workflows and jobs."""
 
 
-def with_collection_options(command: Command) -> Command:
-    """Add the argument and the options that select a collection."""
-    named = click.argument("collection", required=False)
-    of_job = click.option("--job", metavar="ID", help="The artifacts of this job.")
-    return named(click.option("--workflow", metavar="ID", help="The collection of this workflow.")(of_job(command)))
+with_collection_options: Final = together(
+    click.argument("collection", required=False),
+    click.option("--workflow", metavar="ID", help="The collection of this workflow."),
+    click.option("--job", metavar="ID", help="The artifacts of this job."),
+)
+"""Adds the argument and the options that select a collection."""
 
 
 def _selected_collection(collection: str | None, workflow: str | None, job: str | None) -> Where:
@@ -47,11 +48,12 @@ def _selected_collection(collection: str | None, workflow: str | None, job: str 
     return Where(collection, workflow, job)
 
 
-def with_settings(command: Command) -> Command:
-    """Add the options that set what a collection is for, what it keeps, and who reads it."""
-    shares = option_of(Collection, "shared", "--shared/--not-shared", default=None)
-    keeps = option_of(Collection, "keep_removed", metavar="PERIOD")
-    return option_of(Collection, "description")(keeps(shares(command)))
+with_settings: Final = together(
+    option_of(Collection, "description"),
+    option_of(Collection, "keep_removed", metavar="PERIOD"),
+    option_of(Collection, "shared", "--shared/--not-shared", default=None),
+)
+"""Adds the options that set what a collection is for, what it keeps, and who reads it."""
 
 
 @collections.command(

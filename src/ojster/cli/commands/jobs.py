@@ -12,7 +12,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 
 from ojster.cli.application import encoded_request, with_codecs
-from ojster.cli.declared import Command, IsoSpan, Seconds, micros_of, option_of
+from ojster.cli.declared import IsoSpan, Seconds, micros_of, option_of, together
 from ojster.cli.job_export import export_jobs
 from ojster.cli.job_selection import found_by
 from ojster.cli.option_rules import excludes
@@ -175,28 +175,23 @@ _CHOICES: Final = (
 )
 """Options that choose among jobs, or look first: without effect on one job that is named."""
 
-
-def chooses(command: Command) -> Command:
-    """Add the options that select jobs, ``--dry-run`` and ``--yes``."""
-    for option in (
-        found_by,
-        click.option(
-            "--error-pattern",
-            callback=lambda context, option, text: None if text is None else pattern_of(text),
-            help="Only jobs whose last error has this message, whatever its numbers, ids and quoted values.",
-        ),
-        click.option(
-            "--older-than",
-            type=IsoSpan(takes_never=False),
-            metavar="DURATION",
-            help="Only jobs older than this (PT1H).",
-        ),
-        click.option("--dry-run", is_flag=True, help="Only print what would be done."),
-        click.option("--yes", "-y", is_flag=True, help="Skip the confirmation."),
-    ):
-        command = option(command)
-    return command
-
+chooses: Final = together(
+    found_by,
+    click.option(
+        "--error-pattern",
+        callback=lambda context, option, text: None if text is None else pattern_of(text),
+        help="Only jobs whose last error has this message, whatever its numbers, ids and quoted values.",
+    ),
+    click.option(
+        "--older-than",
+        type=IsoSpan(takes_never=False),
+        metavar="DURATION",
+        help="Only jobs older than this (PT1H).",
+    ),
+    click.option("--dry-run", is_flag=True, help="Only print what would be done."),
+    click.option("--yes", "-y", is_flag=True, help="Skip the confirmation."),
+)
+"""Adds the options that select jobs, ``--dry-run`` and ``--yes``."""
 
 LENGTH_OF_ENDING: Final = 12
 """Length of the end of an id, as the dashboard prints it; a shorter end is not looked for."""

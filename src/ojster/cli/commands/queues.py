@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 import msgspec
 
-from ojster.cli.declared import Command, option_of
+from ojster.cli.declared import Command, option_of, together
 from ojster.cli.options import ask, done, examples, with_json, with_url
 from ojster.cli.output import ago, console, print_json, print_list, print_table, timestamp_json
 from ojster.client.interface import Client
@@ -119,10 +119,9 @@ def with_limits(command: Command) -> Command:
         limits = QueueConfigBody(**{name: options.pop(name) for name in _LIMITS})
         return command(*args, limits=limits, **options)
 
-    result: Command = wrapped
-    for name, (flag, more) in reversed(_LIMITS.items()):
-        result = option_of(QueueConfigBody, name, flag, **more)(result)
-    return result
+    return together(*(option_of(QueueConfigBody, name, flag, **more) for name, (flag, more) in _LIMITS.items()))(
+        wrapped
+    )
 
 
 @queues.command(

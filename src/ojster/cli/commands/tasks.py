@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Final
 
 import click
 
-from ojster.cli.declared import Command
+from ojster.cli.declared import together
 from ojster.cli.options import ask, examples, with_json, with_url
 from ojster.cli.output import Id, print_list
 from ojster.core.outcome import Outcome
@@ -24,17 +23,12 @@ def tasks() -> None:
     """Show the recorded runs of tasks: jobs with the reaction `record`, by type, subject and context."""
 
 
-def _with_filter(command: Command) -> Command:
-    result: Command = command
-    options: list[Callable[[Command], Any]] = [
-        click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True),
-        click.option("--context", help="Only runs in this context."),
-        click.option("--subject", help="Only runs about this subject."),
-        click.option("--type", help="Only runs of this job type."),
-    ]
-    for option in options:
-        result = option(result)
-    return result
+_with_filter: Final = together(
+    click.option("--type", help="Only runs of this job type."),
+    click.option("--subject", help="Only runs about this subject."),
+    click.option("--context", help="Only runs in this context."),
+    click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True),
+)
 
 
 @tasks.command("runs", epilog=examples("ojster tasks runs --type package.test --outcome failure"))
