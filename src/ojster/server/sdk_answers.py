@@ -41,6 +41,8 @@ def unwrapped(body: bytes) -> bytes:
     if name == "queue" and "stats" not in members:
         return body
     inner = _members(members[name])
+    if name == "queue":
+        inner |= _members(members["stats"])
     if name in ("cron", "queue"):
         members[name] = inner["cron" if name == "cron" else "name"]
     return msgspec.json.encode(inner | members)
