@@ -38,6 +38,16 @@ async def test_an_object_in_a_wrapper_is_beside_it_for_sdks_alone(http: Http) ->
     assert (cancelled["id"], cancelled["state"]) == (made["id"], "cancelled")
 
 
+@pytest.mark.parametrize(
+    "other", [{}, {"Accept": "application/json"}, {"Accept": "*/*"}, {"User-Agent": "Go-http-client-of-mine/1.0"}]
+)
+async def test_the_command_line_gets_the_answers_of_sdks(http: Http, other: dict[str, str]) -> None:
+    command_line = {"User-Agent": "Go-http-client/1.1", "Accept": "application/openjobspec+json"}
+    headers = command_line | other
+    made = await ask(http, "POST", "/jobs", {"type": "a", "args": []}, headers=headers)
+    assert ("id" in made) is (headers == command_line)
+
+
 async def test_what_the_answer_says_itself_takes_precedence(http: Http) -> None:
     body = {"type": "a", "args": [], "deduplicated": "mine", "options": {"unique": {"on_conflict": "ignore"}}}
     first, second = [await ask(http, "POST", "/jobs", body) for _ in range(2)]

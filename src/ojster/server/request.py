@@ -45,6 +45,11 @@ _ACCEPTED_TYPES: Final = frozenset({MEDIA_TYPE, PLAIN_JSON, b""})
 
 _ANYTHING: Final = frozenset({b"", b"*/*"})
 
+_COMMAND_LINE: Final = b"Go-http-client/"
+"""The ``User-Agent`` of a program in Go that names none, such as the command line of Open Job Spec."""
+
+_ITS_VERSION: Final = SPEC_VERSION.encode()
+
 _MAX_REQUEST_ID_LENGTH: Final = 200
 
 MAX_COMPLAINTS: Final = 10
@@ -148,7 +153,7 @@ class HttpRequest:
         self.content_encoding = b""
         self.version = b""
         self.tenant: bytes | None = None
-        request_id = accept = b""
+        request_id = accept = agent = b""
         for name, value in headers:
             if name == b"content-type":
                 self.content_type = value
@@ -164,6 +169,10 @@ class HttpRequest:
                 accept = value
             elif name == b"content-encoding":
                 self.content_encoding = value
+            elif name == b"user-agent":
+                agent = value
+        if accept == MEDIA_TYPE and agent.startswith(_COMMAND_LINE) and not self.version:
+            self.version = _ITS_VERSION
         self.prefers_plain_json = (
             PLAIN_JSON in accept and MEDIA_TYPE not in accept
             if accept not in _ANYTHING
@@ -176,7 +185,11 @@ class HttpRequest:
 
     @property
     def is_from_sdk(self) -> bool:
-        """Whether an official SDK has sent it: each of them, and nothing else that is known, says ``OJS-Version``."""
+        """Whether an official SDK, or the official command line, has sent it.
+
+        Each SDK, and nothing else that is known, says ``OJS-Version``. The command line reads the same answers. It says
+        no more than that it is written in Go and accepts the media type of the specification alone.
+        """
         return bool(self.version)
 
     def check_query(self, known: Collection[str]) -> None:

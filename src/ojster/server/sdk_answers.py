@@ -1,7 +1,7 @@
 """Answers in the form that the official SDKs read.
 
-Every official SDK sends the header ``OJS-Version``. Browsers, the command line and the conformance suites do not, and
-the suites compare answers as a whole, so only requests with the header get this form.
+Every official SDK sends the header ``OJS-Version``. Browsers and the conformance suites do not, and the suites compare
+answers as a whole, so only requests with the header get this form, and those of the official command line.
 """
 
 from __future__ import annotations
