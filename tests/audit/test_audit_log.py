@@ -321,7 +321,9 @@ async def test_the_log_says_in_words_how_many_jobs_were_changed_and_which(guarde
         await bench.push("payments.charge", queue="payments", max_attempts=1)
         await bench.fail(await bench.fetch_one("payments"), message=message)
     other = await bench.push("mail.send")
-    filter = {"type": "payments.charge", "states": ["discarded"], "error_pattern": message}
+    before = {"discarded_before": "2090-01-01T00:00:00Z"}
+    jobs = f"payments.charge that were discarded and failed with '{message}'"
+    filter = {"type": "payments.charge", "states": ["discarded"], "error_pattern": message} | before
     answer = await guarded("POST", f"{BASE}/jobs/bulk/retry", {"filter": filter}, headers=ada)
     assert answer.json()["retried"] == 3
     await guarded("POST", f"{BASE}/jobs/bulk/cancel", {"job_ids": [other.id]}, headers=ada)
@@ -334,7 +336,7 @@ async def test_the_log_says_in_words_how_many_jobs_were_changed_and_which(guarde
     assert made.status_code == 201, made.text
     await guarded("POST", f"{BASE}/admin/prune", {"dry_run": True}, headers=ada)
     said = [
-        f"retried 3 jobs of payments.charge that were discarded and failed with '{message}'",
+        f"retried 3 jobs of {jobs} and gave up before 2090-01-01T00:00:00Z",
         f"cancelled 1 job: {other.id}",
         "changed the settings of the queue mail: concurrency 5, throttle none, backpressure.max_depth 100",
         "changed the settings of the queue mail: concurrency -1",

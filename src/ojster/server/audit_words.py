@@ -260,6 +260,8 @@ _CLAUSES: Final = (
     (("state", "states"), "were {}"),
     (("error_type",), "failed with {}"),
     (("error_pattern",), "failed with '{}'"),
+    (("discarded_before",), "gave up before {}"),
+    (("until",), "were created before {}"),
 )
 """How people say what is so of the jobs that a filter asks for; its other members are named behind that."""
 
