@@ -36,8 +36,9 @@ def run_due(tx: Transaction, requests: Sequence[None]) -> list[int | None]:
 
     The returned time is not after ``tx.now`` if a batch was full, which means that more may be due.
     """
-    more = False
+    more = has_acted = False
     (maintenance,) = find_maintenance(tx, (None,))
+    earliest = _earliest(tx)
     for state, act in (
         ("scheduled", _promote),
         ("retryable", _promote),
@@ -48,9 +49,12 @@ def run_due(tx: Transaction, requests: Sequence[None]) -> list[int | None]:
         if maintenance is None or act is not _promote:
             # Attempts end with their leases or timeouts, which workers may not have been able to report in time.
             until = tx.lease_horizon.ended_by if act is end_expired_attempts else tx.now
-            more = _process_due(tx, state, act, until) or more
+            moment = earliest[state]
+            if has_acted or (moment is not None and moment <= until):  # what was done may make more due
+                has_acted = True
+                more = _process_due(tx, state, act, until) or more
     tx.tidy()
-    moments = [_next_due(tx, maintenance is not None)]
+    moments = [_next_due(tx, _earliest(tx) if has_acted else earliest, maintenance is not None)]
     for process in hooks(tx).due:
         due = _process(tx, process, maintenance is not None)
         moments.append(due.at)
@@ -172,14 +176,18 @@ def _end_waits(tx: Transaction, jobs: list[Job]) -> None:
             _expire(tx, [job])
 
 
-def _next_due(tx: Transaction, in_maintenance: bool) -> int | None:
+def _earliest(tx: Transaction) -> dict[str, int | None]:
+    """Return when the first job of each state is due, all in one message."""
+    query = "SELECT min(due_at) FROM jobs WHERE state = ? AND due_at IS NOT NULL"
+    answers = tx.execute_together([(query, (state.value,)) for state in _WAITING])
+    return {state.value: due_at for state, ((due_at,),) in zip(_WAITING, answers, strict=True)}
+
+
+def _next_due(tx: Transaction, earliest: dict[str, int | None], in_maintenance: bool) -> int | None:
     moments = []
     for state in _WAITING:
         if in_maintenance and state in (JobState.SCHEDULED, JobState.RETRYABLE):
             continue  # these jobs wait until maintenance mode ends
-        ((due_at,),) = tx.execute(
-            "SELECT min(due_at) FROM jobs WHERE state = :state AND due_at IS NOT NULL", {"state": state.value}
-        )
-        if due_at is not None:
+        if (due_at := earliest[state.value]) is not None:
             moments.append(tx.lease_horizon.next_expiry(due_at) if state is JobState.ACTIVE else due_at)
     return min(moments) if moments else None
