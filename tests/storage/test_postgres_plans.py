@@ -52,6 +52,8 @@ HOT = {
     "active jobs of a limit": Hot("jobs_limit", "limit_key", (gates._ACTIVE, "SELECT count(*)")),
     "active jobs with requirements": Hot("jobs_needing_active", "queue", (matching._ACTIVE,)),
     "start jobs": Hot("jobs_pkey", "seq", (statements.START_JOBS,)),
+    "start a job": Hot("jobs_pkey", "seq", (statements.START_JOB,)),
+    "complete a job": Hot("jobs_pkey", "seq", ("UPDATE jobs SET state = 'completed', finished_at = ?",)),
     "complete jobs": Hot("jobs_pkey", "seq", (statements.COMPLETE_JOBS,)),
     "complete plain jobs": Hot("jobs_pkey", "seq", (statements.COMPLETE_PLAIN_JOBS,)),
     "lock jobs": Hot("jobs_id", "id", (statements.LOCK_JOBS,)),

@@ -107,6 +107,14 @@ START_JOBS: Final = f"""
     WHERE jobs.seq = started.seq
 """
 
+START_JOB: Final = f"""
+    UPDATE jobs
+    SET state = 'active', attempt = attempt + 1, {", ".join(f"{name} = ?" for name in STARTED)}
+    WHERE seq = ?
+"""
+
+start_values: Final = attrgetter(*STARTED, "seq")
+
 COMPLETE_JOBS: Final = f"""
     UPDATE jobs
     SET state = 'completed', finished_at = done.finished_at, due_at = NULL, result = done.result

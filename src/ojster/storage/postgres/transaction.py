@@ -34,6 +34,7 @@ from ojster.storage.postgres.statements import (
     PLAIN_END_TYPES,
     RECORD,
     SELECT_AVAILABLE,
+    START_JOB,
     START_JOBS,
     START_VALUES,
     TAKE_COUNTS,
@@ -42,6 +43,7 @@ from ojster.storage.postgres.statements import (
     Values,
     numbers_of,
     shared_values,
+    start_values,
     statements_in,
     tally_statement,
 )
@@ -61,6 +63,9 @@ INSERTED_AT_ONCE: Final = 250
 
 ROWS_AT_ONCE: Final = 1_000
 """Maximum number of rows of another table in one statement."""
+
+FEW_ROWS: Final = 3
+"""Maximum number of rows that are updated one by one, because an array for each column and a join cost more."""
 
 SLOTS: Final = 32
 """Number of rows that hold the counts of a queue and state, so that transactions do not wait for each other."""
@@ -150,8 +155,12 @@ class PostgresTransaction(Transaction):
         return self._in_columns(sql, columns, rows)
 
     def update_rows(self, table: str, columns: Mapping[str, ColumnType], rows: Sequence[Sequence[Any]]) -> None:
-        if rows:
-            key, *others = columns
+        key, *others = columns
+        if len(rows) <= FEW_ROWS:
+            changes = ", ".join(f"{name} = CAST(? AS {columns[name]})" for name in others)
+            sql = f"UPDATE {table} SET {changes} WHERE {key} = CAST(? AS {columns[key]})"
+            self.execute_many(sql, [(*values, number) for number, *values in rows])
+        else:
             changes = ", ".join(f"{name} = given.{name}" for name in others)
             new_values = f"{unnest(*columns.values())} AS given ({', '.join(columns)})"
             sql = f"UPDATE {table} SET {changes} FROM {new_values} WHERE {table}.{key} = given.{key}"
@@ -197,10 +206,15 @@ class PostgresTransaction(Transaction):
         return [queue for queue in queues if queue in nonempty]
 
     def start_jobs(self, jobs: Sequence[Job]) -> None:
-        self.execute(START_JOBS, (ints([job.seq for job in jobs]), *_columns(jobs, START_VALUES)))
+        if len(jobs) <= FEW_ROWS:
+            self.execute_many(START_JOB, [start_values(job) for job in jobs])
+        else:
+            self.execute(START_JOBS, (ints([job.seq for job in jobs]), *_columns(jobs, START_VALUES)))
 
     def complete_jobs(self, jobs: Sequence[Job]) -> None:
-        if jobs:
+        if len(jobs) <= FEW_ROWS:
+            super().complete_jobs(jobs)
+        else:
             self.execute(
                 COMPLETE_JOBS,
                 (
