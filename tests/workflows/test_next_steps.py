@@ -15,7 +15,7 @@ from ojster.jobs.completion import acknowledge
 from ojster.jobs.messages import Acknowledgement
 from ojster.storage.transaction import Transaction
 from ojster.workflows import extension
-from ojster.workflows.run import claimed_steps
+from ojster.workflows.run import claimed_steps, results
 from ojster.workflows.run.control import hold_workflows
 from tests.workflows.bench import WorkflowBench, batch, chain, graph, group, job
 
@@ -67,6 +67,24 @@ async def test_it_receives_the_same_if_that_is_not_read_ahead(
     ahead = await given(flow, wire, together=True)
     monkeypatch.setattr(extension, "foresee_inputs", lambda tx, limit: None)
     assert await given(flow, wire, together=True) == ahead
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        chain(*[job(f"s{number}") for number in range(105)]),
+        chain(job("a"), job("b"), chain(job("c"), job("d")), job("e")),
+        graph(job("a", id="a"), job("b", id="b"), job("c", id="c", depends_on=["a", "b"]), job("d", depends_on=["c"])),
+        graph(job("a", id="a"), group(job("b"), job("c"), id="b"), job("d", id="c", depends_on=["a", "b"])),
+    ],
+)
+async def test_results_of_plain_jobs_are_joined_as_all_others(
+    flow: WorkflowBench, wire: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plainly = await given(flow, wire, together=True)
+    monkeypatch.setattr(results, "_plain_inputs", lambda kind, rows: None if rows else b"[]")
+    assert await given(flow, wire, together=True) == plainly
+    assert any(received for received, _ in plainly.values())
 
 
 async def test_it_receives_the_same_if_it_was_read_ahead_in_vain(flow: WorkflowBench) -> None:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import Any, Final, assert_never
 
 import msgspec
@@ -324,12 +325,14 @@ def foresee_inputs(tx: Transaction, limit: int) -> Foresight | None:
         return None
 
     def keep(rows: Sequence[list[Row]]) -> None:
-        before: dict[int, list[Row]] = {source: [] for source in kinds}
-        for source, *row in chain.from_iterable(rows):
-            before[source].append(tuple(row))
-        tx.known[_FORESEEN] = {source: tuple(some) for source, some in before.items()}
+        tx.known[_FORESEEN] = dict.fromkeys(kinds, ()) | _by_source(chain.from_iterable(rows))
 
     return Foresight(_queries_before(tx, kinds), keep)
+
+
+def _by_source(rows: Iterable[Row]) -> dict[int, tuple[Row, ...]]:
+    """Return rows of ``_queries_before``, by their source."""
+    return {source: tuple(some) for source, some in groupby(rows, key=itemgetter(0))}
 
 
 def _inputs_of(tx: Transaction, kinds: Mapping[int, Inputs]) -> dict[int, bytes]:
@@ -337,22 +340,22 @@ def _inputs_of(tx: Transaction, kinds: Mapping[int, Inputs]) -> dict[int, bytes]
 
     They are an object by name, or an array by index, or an object by index if the first ones are left out.
     """
-    members_of: dict[int, list[NodeOutcome]] = {source: [] for source in kinds}
-    ahead = tx.known.pop(_FORESEEN, {})
-    for source in ahead.keys() & kinds.keys():
-        members_of[source] = [_outcome(row) for row in ahead[source]]
-    for sql, parameters in _queries_before(tx, {source: kinds[source] for source in kinds if source not in ahead}):
-        for source, *row in tx.execute(sql, parameters):
-            members_of[source].append(_outcome(row))
+    before: dict[int, tuple[Row, ...]] = tx.known.pop(_FORESEEN, {})
+    for query in _queries_before(tx, {source: kinds[source] for source in kinds if source not in before}):
+        before |= _by_source(tx.execute(*query))
+    inputs: dict[int, bytes] = {}
+    members_of: dict[int, list[NodeOutcome]] = {}
     by_name = {source for source, kind in kinds.items() if kind == Inputs.NEEDED}
     for source, kind in kinds.items():
         if kind == Inputs.MEMBERS:
-            container, members = _members_before(tx, source)
-            members_of[source] = members
+            container, members_of[source] = _members_before(tx, source)
             if container == Kind.GRAPH:
                 by_name.add(source)
+        elif (plain := _plain_inputs(kind, before.get(source, ()))) is not None:
+            inputs[source] = plain
+        else:
+            members_of[source] = [_outcome(row) for _, *row in before[source]]
     composed = _composed(tx, [member for members in members_of.values() for member in members])
-    inputs: dict[int, bytes] = {}
     for source, members in members_of.items():
         shown = [composed[member.id] for member in members]
         if source in by_name:
@@ -362,6 +365,24 @@ def _inputs_of(tx: Transaction, kinds: Mapping[int, Inputs]) -> dict[int, bytes]
         else:
             inputs[source] = b"[%b]" % b",".join([member.shown() for member in shown])
     return inputs
+
+
+def _plain_inputs(kind: Inputs, rows: Sequence[Row]) -> bytes | None:
+    """Return the inputs that rows of ``_queries_before`` make if all are completed jobs or gates; else ``None``.
+
+    The steps of a long chain are such, and each of the next receives a hundred of them. What this does is specified by
+    ``NodeOutcome.shown`` and the way through ``_composed``.
+    """
+    members: list[tuple[int, str | None, bytes]] = []
+    for _, _, _, position, member, name, state, _, _, result, _, of_job, _ in rows:
+        if state != NodeState.COMPLETED or member not in LEAVES:
+            return None
+        members.append((position, name, (of_job if result is None else result) or b"null"))
+    if kind == Inputs.NEEDED:
+        return b"{%b}" % b",".join([b"%b:%b" % (_encode(name or str(at)), value) for at, name, value in members])
+    if members and members[0][0]:
+        return b"{%b}" % b",".join([b'"%d":%b' % (at, value) for at, _, value in members])
+    return b"[%b]" % b",".join([value for _, _, value in members])
 
 
 def _members_before(tx: Transaction, source: int) -> tuple[str, list[NodeOutcome]]:
