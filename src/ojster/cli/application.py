@@ -19,6 +19,12 @@ from ojster.handlers.codec import Codecs
 def with_codecs(command: Command) -> Command:
     """Add the option ``--app``, and pass the codecs of the application as the argument ``codecs``."""
 
+    @click.option(
+        "--app",
+        metavar="MODULE:APP",
+        help="Use the database, the tenant and the codecs of this application. Without it, what is sent is stored as "
+        "plain JSON, and what codecs have encoded is shown as it is stored.",
+    )
     @functools.wraps(command)
     def read(*args: Any, app: str | None, url: str, **more: Any) -> Any:
         loaded = None if app is None else load_app(app)
@@ -29,13 +35,7 @@ def with_codecs(command: Command) -> Command:
             ask_as(loaded.tenant)
         return command(*args, url=url, codecs=Codecs(()) if loaded is None else loaded.codecs, **more)
 
-    option = click.option(
-        "--app",
-        metavar="MODULE:APP",
-        help="Use the database, the tenant and the codecs of this application. Without it, what is sent is stored as "
-        "plain JSON, and what codecs have encoded is shown as it is stored.",
-    )
-    return option(read)
+    return read
 
 
 def encoded_request(request: Members, codecs: Codecs) -> Members:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Final, Literal, TypeVar, get_args
 
 import click
 import msgspec
@@ -16,11 +16,13 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 LineFormat = Literal["jsonl", "csv"]
 
 
-def with_format(command: Command) -> Command:
-    """Give a command the option ``--format``."""
-    words = "Lines of JSON, or CSV, in which no cell is a formula."
-    kinds = click.Choice(get_args(LineFormat))
-    return click.option("--format", type=kinds, default="jsonl", show_default=True, help=words)(command)
+with_format: Final = click.option(
+    "--format",
+    type=click.Choice(get_args(LineFormat)),
+    default="jsonl",
+    show_default=True,
+    help="Lines of JSON, or CSV, in which no cell is a formula.",
+)
 
 
 async def write_rows(format: LineFormat, columns: Sequence[str], pages: AsyncIterator[Sequence[Row]]) -> None:

@@ -39,8 +39,7 @@ def ends_with_parent(command: Command) -> Command:
         if wanted:
             threading.Thread(target=wait, name="ojster-parent", daemon=True).start()
 
-    option = click.option("--ends-with-parent", is_flag=True, hidden=True, expose_value=False, callback=watch)
-    return option(command)
+    return click.option("--ends-with-parent", is_flag=True, hidden=True, expose_value=False, callback=watch)(command)
 
 
 class Capabilities(click.ParamType[dict[str, Any]]):
@@ -77,74 +76,91 @@ with_concurrency: Final = option_of(Worker.__init__, "concurrency", "--concurren
 def with_child_limits(function: Command) -> Command:
     """Add the options that say when child processes are replaced, as the argument ``children``."""
 
+    @click.option(
+        "--max-memory-per-child",
+        type=click.IntRange(1),
+        metavar="MIB",
+        help="Replace a child process after a job that has made it larger than this.",
+    )
+    @click.option(
+        "--max-jobs-per-child",
+        type=click.IntRange(1),
+        help="Replace a child process (handlers with process=True) after so many jobs.",
+    )
     @functools.wraps(function)
     def limited(*args: Any, max_jobs_per_child: int | None, max_memory_per_child: int | None, **more: Any) -> Any:
         bytes_of_child = None if max_memory_per_child is None else max_memory_per_child << 20
         children = ChildLimits(max_jobs=max_jobs_per_child, max_memory=bytes_of_child)
         return function(*args, children=children, **more)
 
-    limited = click.option(
-        "--max-jobs-per-child",
-        type=click.IntRange(1),
-        help="Replace a child process (handlers with process=True) after so many jobs.",
-    )(limited)
-    return click.option(
-        "--max-memory-per-child",
-        type=click.IntRange(1),
-        metavar="MIB",
-        help="Replace a child process after a job that has made it larger than this.",
-    )(limited)
+    return limited
 
 
 def with_queues(function: Command) -> Command:
     """Add ``--queues`` and ``--strategy``, as the arguments ``queues`` and ``sharing``."""
 
+    @click.option(
+        "--queues",
+        "-q",
+        help="Comma-separated queues, the most important first; or NAME=WEIGHT. By default 'default' and all that the "
+        "handlers name, in turn.",
+    )
+    @click.option(
+        "--strategy",
+        type=click.Choice(STRATEGIES),
+        help="Order in which queues are served; by default weighted if --queues has weights, strict if it has none, "
+        "and round-robin without it.",
+    )
     @functools.wraps(function)
     def read(*args: Any, queues: str | None, strategy: FairnessStrategy | None, **more: Any) -> Any:
         names, sharing = _parse_queues(queues, strategy)
         return function(*args, queues=names, sharing=sharing, **more)
 
-    command: Command = read
-    command = click.option(
-        "--strategy",
-        type=click.Choice(STRATEGIES),
-        help="Order in which queues are served; by default weighted if --queues has weights, strict if it has none, "
-        "and round-robin without it.",
-    )(command)
-    return click.option(
-        "--queues",
-        "-q",
-        help="Comma-separated queues, the most important first; or NAME=WEIGHT. By default 'default' and all that the "
-        "handlers name, in turn.",
-    )(command)
+    return read
 
 
 def with_capabilities(function: Command) -> Command:
     """Add ``--capabilities`` and ``--provide``, as the argument ``capabilities``."""
 
-    @functools.wraps(function)
-    def read(*args: Any, capabilities: dict[str, Any] | None, provided: tuple[str, ...], **more: Any) -> Any:
-        return function(*args, capabilities=_with_labels(capabilities, provided), **more)
-
-    command: Command = read
-    command = click.option(
+    @click.option(
+        "--capabilities",
+        type=Capabilities(),
+        metavar="JSON",
+        help="Capabilities for jobs that require GPUs, memory, …: a JSON object, or @FILE.",
+    )
+    @click.option(
         "--provide",
         "provided",
         multiple=True,
         metavar="NAME=VALUE",
         help="Capability for jobs that require it, as a label in --capabilities; repeatable.",
-    )(command)
-    return click.option(
-        "--capabilities",
-        type=Capabilities(),
-        metavar="JSON",
-        help="Capabilities for jobs that require GPUs, memory, …: a JSON object, or @FILE.",
-    )(command)
+    )
+    @functools.wraps(function)
+    def read(*args: Any, capabilities: dict[str, Any] | None, provided: tuple[str, ...], **more: Any) -> Any:
+        return function(*args, capabilities=_with_labels(capabilities, provided), **more)
+
+    return read
 
 
 def with_code(function: Command) -> Command:
     """Add the options for jobs that carry their code, as the argument ``code``."""
 
+    @click.option(
+        "--code-tasks",
+        type=click.Choice(["confined", "weak"]),
+        help="Run jobs that carry their code: only if the platform can confine it, or (weak) even if it cannot.",
+    )
+    @click.option(
+        "--code-module",
+        "code_modules",
+        multiple=True,
+        metavar="NAME",
+        help="Module that such code may import, instead of the default modules; repeatable.",
+    )
+    @click.option(
+        "--code-value", "code_values", multiple=True, metavar="NAME=JSON", help="Value for such code; repeatable."
+    )
+    @needs("code_tasks", "code_modules", "code_values")
     @functools.wraps(function)
     def read(
         *args: Any,
@@ -155,22 +171,7 @@ def with_code(function: Command) -> Command:
     ) -> Any:
         return function(*args, code=_sandbox(code_tasks, code_modules, code_values), **more)
 
-    command = needs("code_tasks", "code_modules", "code_values")(read)
-    command = click.option(
-        "--code-value", "code_values", multiple=True, metavar="NAME=JSON", help="Value for such code; repeatable."
-    )(command)
-    command = click.option(
-        "--code-module",
-        "code_modules",
-        multiple=True,
-        metavar="NAME",
-        help="Module that such code may import, instead of the default modules; repeatable.",
-    )(command)
-    return click.option(
-        "--code-tasks",
-        type=click.Choice(["confined", "weak"]),
-        help="Run jobs that carry their code: only if the platform can confine it, or (weak) even if it cannot.",
-    )(command)
+    return read
 
 
 def _with_labels(capabilities: dict[str, Any] | None, provided: tuple[str, ...]) -> dict[str, Any] | None:
