@@ -169,6 +169,5 @@ class FleetService(CapabilityService, FleetCalls):
 
     async def unrunnable(self) -> list[Unrunnable]:
         """Return the waiting jobs that no present worker can run, and the reasons."""
-        self.scope.require_all_tenants("Listing unrunnable jobs")
-        self.scope.need_view_of_all_queues()
+        self.scope.require_all_queues("Listing unrunnable jobs")
         return await self.database.survey(unrunnable.list_unrunnable, None)

@@ -130,8 +130,7 @@ class InsightService(CapabilityService, InsightCalls):
         Forbidden
             The caller may see some queues alone.
         """
-        self.scope.require_all_tenants("What needs attention")
-        self.scope.need_view_of_all_queues()
+        self.scope.require_all_queues("What needs attention")
         return await attention(self.database)
 
     async def statistics(self) -> SystemAnswer:
@@ -142,8 +141,7 @@ class InsightService(CapabilityService, InsightCalls):
         Forbidden
             The caller may see some queues alone.
         """
-        self.scope.require_all_tenants("The totals of the system")
-        self.scope.need_view_of_all_queues()
+        self.scope.require_all_queues("The totals of the system")
         queues = await self.scope.survey(overview.list_overviews, overview.OverviewRequest(is_aged=False))
         jobs = dict.fromkeys((state.value for state in JobState), 0)
         for queue in queues:
@@ -183,8 +181,7 @@ class InsightService(CapabilityService, InsightCalls):
         Forbidden
             The caller may see some queues alone.
         """
-        self.scope.require_all_tenants("The history of the system")
-        self.scope.need_view_of_all_queues()
+        self.scope.require_all_queues("The history of the system")
         check_bounds("period", period, Period)
         end = self.database.clock() if until is None else until
         start = end - HOUR if since is None else since

@@ -98,8 +98,12 @@ class Scope:
         if self.access is not None:
             self.access.need_all_queues(what)
 
-    def need_view_of_all_queues(self) -> None:
-        """Raise ``Forbidden`` if the caller may see some queues alone. Administrators see all."""
+    def require_all_queues(self, what: str) -> None:
+        """Raise ``Forbidden`` if the caller is limited to one tenant, or may see some queues alone.
+
+        Administrators see all queues. ``what``: as in ``require_all_tenants``.
+        """
+        self.require_all_tenants(what)
         access = self.access
         if access is not None and access.queues and not access.may(Allowed.ADMIN):
             raise Forbidden(

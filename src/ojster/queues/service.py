@@ -66,8 +66,7 @@ class QueueService(CapabilityService, QueueCalls):
 
     async def unserved(self) -> list[Queue]:
         """Return the queues that no worker serves, by name. Queues in which jobs run are served by unknown workers."""
-        self.scope.require_all_tenants("Listing queues that no worker serves")
-        self.scope.need_view_of_all_queues()
+        self.scope.require_all_queues("Listing queues that no worker serves")
         return await self.database.survey(queues.list_unserved, None)
 
     async def statistics(self, name: str) -> QueueStatistics:
@@ -174,8 +173,7 @@ class QueueService(CapabilityService, QueueCalls):
 
     async def preview(self, name: str, body: QueueConfigBody) -> QueueChangesAnswer:
         """Return what a change of the configuration of a queue would change. Raises as ``configure``."""
-        self.scope.require_all_tenants("Configuring a queue")
-        self.scope.need_view_of_all_queues()
+        self.scope.require_all_queues("Configuring a queue")
         change = configuration_of(check_queue_name(name), body)
         return QueueChangesAnswer(name, await self.scope.look(preview.preview, change))
 
@@ -189,8 +187,7 @@ class QueueService(CapabilityService, QueueCalls):
         sort:
             ``name``, or ``trouble``: those first whose oldest job has waited longest.
         """
-        self.scope.require_all_tenants("The overview of queues")
-        self.scope.need_view_of_all_queues()
+        self.scope.require_all_queues("The overview of queues")
         overviews = await self.scope.survey(overview.list_overviews, OverviewRequest(internal, sort))
         return [AdminQueueBody(**_members(queue)) for queue in overviews]
 
@@ -202,8 +199,7 @@ class QueueService(CapabilityService, QueueCalls):
         NotFound
             The queue does not exist.
         """
-        self.scope.require_all_tenants("The overview of a queue")
-        self.scope.need_view_of_all_queues()
+        self.scope.require_all_queues("The overview of a queue")
         detail = await self._detail(name)
         return QueueDetailAnswer(
             **_members(detail.overview),
