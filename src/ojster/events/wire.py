@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal, Self
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from ojster.core.calls import Request, SinglePage, Whole
+from ojster.core.calls import Request, Single, SinglePage, Whole
 from ojster.core.declared_options import described_by
 from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.core.wire import Count, Json, NumberedPaginationBody, PaginationBody, Timestamp
@@ -188,18 +188,11 @@ class DeliveriesAnswer(Struct):
     pagination: NumberedPaginationBody
 
 
-class RetriedDeliveryAnswer(Struct):
+class RetriedDeliveryAnswer(Single[str]):
     """A delivery that is tried again."""
 
     id: str
     state: Literal["pending"] = "pending"
-
-    @classmethod
-    def of(cls, id: str) -> Self:
-        return cls(id)
-
-    def value(self) -> str:
-        return self.id
 
 
 class ChannelInfo(Struct, omit_defaults=True):

@@ -11,11 +11,11 @@ from ojster.core.calls import MOMENT, Call, Calls
 from ojster.core.outcome import Outcome
 from ojster.core.parsing import PageLimit
 from ojster.insight.attention import Finding
+from ojster.insight.failures import Failures
 from ojster.insight.task_values import TaskRun, TaskStatistics
 from ojster.insight.wire import (
     AttentionAnswer,
     FacetsAnswer,
-    FailuresAnswer,
     StatisticsHistoryAnswer,
     SystemAnswer,
     SystemConfigurationAnswer,
@@ -96,7 +96,7 @@ class InsightCalls(Calls):
         With ``internal=true``, jobs of the server's own work count, too, such as deliveries.
         """
 
-    @Call("GET", "/failures", "show_failures", _JOBS, FailuresAnswer, recent=True)
+    @Call("GET", "/failures", "show_failures", _JOBS, Failures, recent=True)
     async def failures(
         self,
         *,
@@ -104,7 +104,7 @@ class InsightCalls(Calls):
         type: str | None = None,
         error_type: str | None = None,
         internal: bool = False,
-    ) -> FailuresAnswer:
+    ) -> Failures:
         """Group jobs that gave up, and jobs that wait for another attempt, by type, error type and message.
 
         Messages that differ in numbers, ids and quoted values are one group. Jobs of the server's own work are left out

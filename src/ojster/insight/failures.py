@@ -10,8 +10,10 @@ from typing import Any, Final
 
 import msgspec
 
+from ojster.core.calls import Whole
 from ojster.core.durations import HOUR
 from ojster.core.timestamps import format_timestamp, parse_timestamp
+from ojster.core.wire import Count
 from ojster.jobs.failure import pattern_of
 from ojster.jobs.filter_walk import IS_NOT_INTERNAL, JobFilter, conditions, last_errors
 from ojster.jobs.scope import Scope
@@ -77,8 +79,8 @@ class FailureGroup(msgspec.Struct):
     message: str = ""
 
 
-class Failures(msgspec.Struct, frozen=True):
-    """Groups of failures, the largest first.
+class Failures(Whole):
+    """Failures in groups, the largest first.
 
     Parameters
     ----------
@@ -89,7 +91,7 @@ class Failures(msgspec.Struct, frozen=True):
     """
 
     groups: list[FailureGroup]
-    examined: int
+    examined: Count
     is_complete: bool
 
 

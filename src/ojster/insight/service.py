@@ -19,13 +19,12 @@ from ojster.insight import task_history
 from ojster.insight.attention import Finding, attention
 from ojster.insight.calls import InsightCalls, ListConditions, Period, TaskCalls
 from ojster.insight.facets import FacetQuestion, count_facets
-from ojster.insight.failures import FailureQuestion, group_failures
+from ojster.insight.failures import FailureQuestion, Failures, group_failures
 from ojster.insight.readiness import uptime
 from ojster.insight.task_values import MOST_SHOWN, TaskFilter, TaskRun, TaskStatistics
 from ojster.insight.wire import (
     FacetsAnswer,
     FacetValueBody,
-    FailuresAnswer,
     ReplicaBody,
     StatisticsHistoryAnswer,
     SystemAnswer,
@@ -110,7 +109,7 @@ class InsightService(CapabilityService, InsightCalls):
         type: str | None = None,
         error_type: str | None = None,
         internal: bool = False,
-    ) -> FailuresAnswer:
+    ) -> Failures:
         """Return jobs that gave up, and those that wait for another attempt, in groups.
 
         Raises
@@ -119,8 +118,7 @@ class InsightService(CapabilityService, InsightCalls):
             A condition is malformed.
         """
         chosen = filter_of({"queue": queue, "type": type, "error_type": error_type, "internal": internal})
-        grouped = await self.scope.survey(group_failures, FailureQuestion(chosen, self.scope))
-        return FailuresAnswer(grouped.groups, grouped.examined, grouped.is_complete)
+        return await self.scope.survey(group_failures, FailureQuestion(chosen, self.scope))
 
     async def attention(self) -> list[Finding]:
         """Return what needs the attention of an operator, the worst first.

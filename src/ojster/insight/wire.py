@@ -13,7 +13,6 @@ from ojster.core.wire import Count, JobCountsBody, Json, ThroughputBody, Timesta
 from ojster.fleet.worker_starts import Deployment
 from ojster.insight.attention import Finding
 from ojster.insight.facets import Facet
-from ojster.insight.failures import FailureGroup
 from ojster.insight.task_values import TaskRun, TaskStatistics
 from ojster.insight.work_of_workers import WorkerHistory
 from ojster.jobs.statistics import Work
@@ -230,17 +229,6 @@ class FacetsAnswer(Whole):
     examined: Count
     is_complete: bool
     exact: Sequence[Facet]
-
-
-class FailuresAnswer(Whole):
-    """Failures in groups, the largest first.
-
-    If ``is_complete`` is false, there are more than the ``examined`` jobs, or more groups.
-    """
-
-    groups: list[FailureGroup]
-    examined: Count
-    is_complete: bool
 
 
 class AttentionAnswer(Single[list[Finding]]):

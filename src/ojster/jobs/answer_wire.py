@@ -15,7 +15,6 @@ from ojster.core.wire import Count, Json, NumberedPaginationBody, PaginationBody
 from ojster.jobs.checkpoints import Checkpoint
 from ojster.jobs.interventions import Adjusted
 from ojster.jobs.job_json import from_json, to_json
-from ojster.jobs.job_logs import JobLog, LogLine
 from ojster.jobs.policy_wire import RetryPolicyBody
 from ojster.jobs.transitions import ChangedJob
 
@@ -249,21 +248,6 @@ class KeptLinesAnswer(Single[int]):
     """The number of the last line in the log of a job."""
 
     last: int
-
-
-class LogAnswer(Struct):
-    """The log of a job, oldest line first."""
-
-    lines: list[LogLine]
-    dropped: Annotated[int, Meta(description="Number of lines before the first that are not kept.")]
-    is_complete: Annotated[bool, Meta(description="Whether the job has finished.")]
-
-    @classmethod
-    def of(cls, log: JobLog) -> Self:
-        return cls(log.lines, log.dropped, log.is_complete)
-
-    def value(self) -> JobLog:
-        return JobLog(self.lines, self.dropped, self.is_complete)
 
 
 class CheckpointAnswer(CheckpointInfo, kw_only=True):

@@ -17,7 +17,6 @@ from ojster.jobs.answer_wire import (
     EncodedRevivedAnswer,
     JobResultsAnswer,
     KeptLinesAnswer,
-    LogAnswer,
     RetriedAnswer,
     RevivedAnswer,
 )
@@ -26,7 +25,7 @@ from ojster.jobs.claim_policy import Claim
 from ojster.jobs.explanation import Explanation
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.history import Entry, Lineage
-from ojster.jobs.history_wire import ExplanationAnswer, LineageAnswer, PurgedHistoryAnswer
+from ojster.jobs.history_wire import LineageAnswer, PurgedHistoryAnswer
 from ojster.jobs.interventions import Adjusted, Adjustment, DeadLetterRetry
 from ojster.jobs.job_logs import JobLog, NewLines
 from ojster.jobs.job_type_wire import (
@@ -140,7 +139,7 @@ class JobCalls(Calls):
     async def add_to_log(self, item: NewLines) -> int:
         """Add lines to the log of a job, which keeps the newest 1,000 lines and 256 KiB; return the last number."""
 
-    @Call("GET", f"{_JOB}/logs", "show_log", _JOBS, LogAnswer)
+    @Call("GET", f"{_JOB}/logs", "show_log", _JOBS, JobLog)
     async def log(self, job_id: str, after: int = 0) -> JobLog:
         """Show what the handler of a job has logged, if its type keeps it: the lines after a number, oldest first."""
 
@@ -151,7 +150,7 @@ class JobCalls(Calls):
         Jobs that do not exist are missing.
         """
 
-    @Call("GET", f"{_JOB}/explanation", "explain_job", _HISTORY, ExplanationAnswer, documented=Explanation)
+    @Call("GET", f"{_JOB}/explanation", "explain_job", _HISTORY, Explanation)
     async def explain(self, job_id: str) -> Explanation:
         """Say why a job waits: a pause, a limit, no worker that can run it, its turn, or a time."""
 

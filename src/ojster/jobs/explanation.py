@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-import msgspec
-
+from ojster.core.calls import Whole
 from ojster.core.job import Job
 from ojster.core.states import FINISHED, JobState
 from ojster.core.tenant import called
@@ -20,7 +19,7 @@ MAX_COUNTED: Final = 10_000
 """Number of jobs before a job that are counted; more are said to be at least so many."""
 
 
-class Explanation(msgspec.Struct, frozen=True):
+class Explanation(Whole):
     """Why a job is in its state.
 
     Parameters
@@ -37,16 +36,16 @@ class Explanation(msgspec.Struct, frozen=True):
     job_id: str
     state: str
     reasons: list[Reason]
-    position: int | None = None
-    limits: list[LimitUse] = []
+    position: int | None
+    limits: list[LimitUse]
 
 
 @for_each_job
 def explain(tx: Transaction, job: Job) -> Explanation:
     """Return for each job why it waits, or ``NotFound``."""
     reasons = list(_of_state(job))
-    limits: list[LimitUse] = []
-    position: int | None = None
+    limits: list[LimitUse]
+    position: int | None
     if job.state not in FINISHED:
         limits = [use for limits_on in hooks(tx).limits_on for use in limits_on(tx, job)]
     if job.state == JobState.AVAILABLE:

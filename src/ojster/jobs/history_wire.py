@@ -7,11 +7,10 @@ from typing import Literal, Self
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from ojster.core.calls import Single
 from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.core.wire import Count, Json, Timestamp
-from ojster.jobs.explanation import Explanation
 from ojster.jobs.history import Entry, Lineage
-from ojster.jobs.reason import LimitUse, Reason
 
 
 class ReconstructedBody(Struct):
@@ -43,35 +42,11 @@ class HistoryAnswer(Struct):
     next_cursor: str | None
 
 
-class PurgedHistoryAnswer(Struct):
+class PurgedHistoryAnswer(Single[int]):
     """The number of history entries that were deleted."""
 
     events_deleted: Count
     deleted: Literal[True] = True
-
-    @classmethod
-    def of(cls, number: int) -> Self:
-        return cls(number)
-
-    def value(self) -> int:
-        return self.events_deleted
-
-
-class ExplanationAnswer(Struct):
-    """``Explanation``, as an answer."""
-
-    job_id: str
-    state: str
-    reasons: list[Reason]
-    position: int | None = None
-    limits: list[LimitUse] = []
-
-    @classmethod
-    def of(cls, shown: Explanation) -> Self:
-        return cls(shown.job_id, shown.state, shown.reasons, shown.position, shown.limits)
-
-    def value(self) -> Explanation:
-        return Explanation(self.job_id, self.state, self.reasons, self.position, self.limits)
 
 
 def show_entry(entry: Entry, job_id: str, number: int) -> HistoryEntryBody:

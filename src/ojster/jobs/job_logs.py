@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from ojster.core.calls import Whole
 from ojster.core.errors import Conflict
 from ojster.core.states import FINISHED, JobState
 from ojster.core.tenant import called
@@ -85,15 +86,20 @@ class LogLine(msgspec.Struct, frozen=True):
     message: str
 
 
-class JobLog(msgspec.Struct, frozen=True):
+class JobLog(Whole):
     """The log of a job, oldest line first.
 
-    ``dropped`` is the number of lines before the first that are not kept; ``is_complete``: the job has finished.
+    Parameters
+    ----------
+    dropped:
+        Number of lines before the first that are not kept.
+    is_complete:
+        Whether the job has finished.
     """
 
     lines: list[LogLine]
-    dropped: int = 0
-    is_complete: bool = False
+    dropped: int
+    is_complete: bool
 
 
 @for_each
