@@ -13,7 +13,7 @@ from msgspec import UNSET
 
 from ojster.client.client import HttpClient
 from ojster.client.interface import Client
-from ojster.collections.items import Lookup, NewItem, Where
+from ojster.collections.items import Matching, NewItem, Where
 from ojster.core.access import Grant, Role
 from ojster.core.durations import HOUR
 from ojster.core.errors import (
@@ -386,8 +386,8 @@ async def test_collections(client: Client) -> None:
     await client.collections.add(where, NewItem("a-1", b"2", replace=True))
     await client.collections.add(where, NewItem("b/ü"[2:], b"3", "app"))
     assert [one.items for one in await client.collections.all()] == [2]
-    assert [one.name for one in await client.collections.items(where, Lookup("", name_startswith="a"))] == ["a-1"]
-    assert [one.name for one in await client.collections.items(where, Lookup("", category="app", data={"k": 1}))] == []
+    assert [one.name for one in await client.collections.items(where, Matching(name_startswith="a"))] == ["a-1"]
+    assert [one.name for one in await client.collections.items(where, Matching(category="app", data={"k": 1}))] == []
     assert len(await client.collections.items(where, history=True)) == 3
     assert (await client.collections.remove(where, "ü")).removed_at is not None
     with pytest.raises(Conflict):

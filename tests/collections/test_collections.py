@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ojster.collections.items import Item, Lookup, NewItem, Where, read_lookup
+from ojster.collections.items import Item, Matching, NewItem, Where, read_lookup
 from ojster.core.errors import Conflict, InvalidRequest, InvalidWorkflow, NotFound, PayloadTooLarge, PromiseBroken
 from ojster.core.json_objects import read_members
 from ojster.jobs.filter_walk import JobFilter
@@ -137,7 +137,7 @@ async def test_items_are_found_by_name_category_and_data_in_their_order(flow: Wo
         await add(flow, name, data, category=category)
 
     async def names(**wanted: Any) -> list[str]:
-        return [item.name for item in await flow.service.collections.items(RELEASES, Lookup("", **wanted))]
+        return [item.name for item in await flow.service.collections.items(RELEASES, Matching(**wanted))]
 
     assert await names() == ["b-2", "b-1", "a-1", "c"]
     assert await names(name_startswith="b-") == ["b-2", "b-1"]
@@ -225,7 +225,7 @@ async def test_s56_what_a_job_collects_takes_the_place_of_what_has_its_name(flow
     await flow.ack(await flow.fetch_one(), b'{"n":2}')
     items = {item.name: msgspec.json.decode(item.data) for item in await flow.service.collections.items(RELEASES)}
     assert items == {"y": "other", "x-2": {"n": 2}, "z": {"of": id}}
-    history = await flow.service.collections.items(RELEASES, Lookup("", "x-2"), history=True)
+    history = await flow.service.collections.items(RELEASES, Matching("x-2"), history=True)
     assert [item.removed_at is None for item in history] == [False, True]
 
 
@@ -568,7 +568,7 @@ async def test_a_promise_with_references_in_its_name_is_listed_until_its_step_ha
     last = ("promise", "{job.type}-{job.id}", "step d")
     assert await promised(flow) == {*later, last, ("promise", template, "step a"), ("promise", "fixed", "step a")}
     where = Where(workflow_id=flow.id)
-    starts = Lookup("", name_startswith="build-", category="x")
+    starts = Matching(name_startswith="build-", category="x")
     assert [item.created_by for item in await flow.service.collections.items(where, starts)] == ["step 1.1"]
     (a,) = await flow.take(1)
     await flow.ack(a, b'{"version":"1"}')

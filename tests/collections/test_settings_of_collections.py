@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from ojster.collections.items import Lookup, NewItem, Where
+from ojster.collections.items import NewItem, Where
 from ojster.core.access import OPERATIONS, Access, Role
 from ojster.core.durations import DAY
 from ojster.core.errors import InvalidRequest, NotFound
@@ -179,4 +179,4 @@ async def test_jobs_look_up_what_is_shared_with_their_workspace(bench: Bench, lo
 async def test_a_viewer_of_a_workspace_inside_reads_a_shared_collection(bench: Bench) -> None:
     await workspace(bench, "acme").collections.create("releases", shared=True)
     viewer = bench.service.as_(Caller("acme:web", Access("ada", OPERATIONS[Role.VIEWER])))
-    assert await viewer.collections.items(RELEASES, Lookup("")) == []
+    assert await viewer.collections.items(RELEASES) == []

@@ -11,7 +11,7 @@ import msgspec
 
 from ojster.client.connection import RemoteCapability
 from ojster.collections.calls import CollectionCalls
-from ojster.collections.items import DATA_QUERY, ITEM_QUERY, Item, Lookup, NewItem, Where
+from ojster.collections.items import DATA_QUERY, ITEM_QUERY, Item, Matching, NewItem, Where
 from ojster.collections.wire import (
     ItemAnswer,
     ItemBody,
@@ -44,9 +44,9 @@ class RemoteCollections(RemoteCapability, CollectionCalls):
         """Remove an item from a collection."""
         return (await self._connection.ask(ItemAnswer, "DELETE", _items_path(where, name))).item
 
-    async def items(self, where: Where, lookup: Lookup | None = None, *, history: bool = False) -> list[Item]:
-        """Return the items of a collection that match ``lookup``; with ``history``, removed and replaced ones too."""
-        wanted = msgspec.structs.asdict(lookup) if lookup is not None else {}
+    async def items(self, where: Where, matching: Matching | None = None, *, history: bool = False) -> list[Item]:
+        """Return the items of a collection that match; with ``history``, removed and replaced ones too."""
+        wanted = msgspec.structs.asdict(matching) if matching is not None else {}
         query: dict[str, Json] = {name: wanted.get(name) for name in ITEM_QUERY}
         query |= {name: _encode(wanted[name]).decode() if wanted.get(name) else None for name in DATA_QUERY}
         query["history"] = "true" if history else None

@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import UNSET, UnsetType
 
-from ojster.collections.items import Item, Lookup, NewItem, Where
+from ojster.collections.items import Item, Matching, NewItem, Where
 from ojster.collections.named import Collection
 from ojster.collections.wire import CollectionAnswer, CollectionBody, CollectionChangeBody, CollectionsAnswer
 from ojster.core.calls import Call, Calls, Deletion
@@ -55,6 +55,6 @@ class CollectionCalls(Calls):
         """Remove an item from a collection."""
         raise NotImplementedError
 
-    async def items(self, where: Where, lookup: Lookup | None = None, *, history: bool = False) -> list[Item]:
+    async def items(self, where: Where, matching: Matching | None = None, *, history: bool = False) -> list[Item]:
         """Return the matching items of a collection; with ``history``, also removed and replaced ones."""
         raise NotImplementedError

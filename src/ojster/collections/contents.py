@@ -100,7 +100,7 @@ class ItemQuery(msgspec.Struct, frozen=True):
     """Request for the items of a collection that match; ``history``: removed ones too."""
 
     place: Place
-    lookup: Lookup
+    matching: Matching
     history: bool = False
 
 
@@ -109,9 +109,9 @@ def show(tx: Transaction, question: ItemQuery) -> list[Item] | OjsterError:
     """Return the matching items in insertion order, or the refusal, for each request."""
     try:
         key, _ = find_place(tx, question.place)
-        items = _select(tx, key, question.lookup, history=question.history)
+        items = _select(tx, key, question.matching, history=question.history)
         if is_internal(key):
-            items = sorted([*items, *_templates(tx, key, question.lookup)], key=lambda item: item.id)
+            items = sorted([*items, *_templates(tx, key, question.matching)], key=lambda item: item.id)
         return items[: MAX_LOOKUP_ITEMS + 1]
     except OjsterError as refusal:
         return refusal
@@ -294,11 +294,11 @@ def forget_templates(tx: Transaction, workflow: int, number: int) -> None:
     )
 
 
-def _templates(tx: Transaction, key: str, lookup: Lookup) -> list[Item]:
-    """Return the promises of a workflow whose names, as far as they are known, match a lookup."""
+def _templates(tx: Transaction, key: str, matching: Matching) -> list[Item]:
+    """Return the promises of a workflow whose names, as far as they are known, match."""
     rows = tx.execute(f"{_ACTIVE} ORDER BY id LIMIT {MAX_ITEMS}", {"key": key_of_promises(int(key.rpartition("/")[2]))})
     items = [_item((*row[:2], row[2].partition("/")[2], *row[3:])) for row in rows]
-    return [item for item in items if lookup.may_match(item.name, item.category)]
+    return [item for item in items if matching.may_match(item.name, item.category)]
 
 
 def look_up(tx: Transaction, lookups: tuple[Lookup, ...], tenant: str, workflow: int | None) -> list[Item]:
@@ -336,23 +336,23 @@ _ACTIVE: Final = f"SELECT {_COLUMNS} FROM collection_items WHERE collection = :k
 _REMOVED: Final = f"SELECT {_COLUMNS} FROM collection_items WHERE collection = :key AND removed_at IS NOT NULL"
 
 
-def _select(tx: Transaction, key: str, lookup: Lookup, *, history: bool = False) -> list[Item]:
+def _select(tx: Transaction, key: str, matching: Matching, *, history: bool = False) -> list[Item]:
     parameters: dict[str, Any] = {"key": key, "most": MAX_LOOKUP_ITEMS + 1}
     condition = ""
-    if lookup.name is not None:
-        condition, parameters = " AND name = :name", parameters | {"name": lookup.name}
-    if lookup.name_startswith:
+    if matching.name is not None:
+        condition, parameters = " AND name = :name", parameters | {"name": matching.name}
+    if matching.name_startswith:
         condition += " AND name >= :start AND name < :end"
-        parameters |= {"start": lookup.name_startswith, "end": lookup.name_startswith + "\U0010ffff"}
-    if lookup.category is not None:
-        condition, parameters = f"{condition} AND category = :category", parameters | {"category": lookup.category}
+        parameters |= {"start": matching.name_startswith, "end": matching.name_startswith + "\U0010ffff"}
+    if matching.category is not None:
+        condition, parameters = f"{condition} AND category = :category", parameters | {"category": matching.category}
     query = _ACTIVE + condition
     if history:  # present and removed items each have their own index
         query += f" UNION ALL {_REMOVED}{condition}"
-    is_exact = not (lookup.name_endswith or lookup.name_contains or lookup.looks_into_data)
+    is_exact = not (matching.name_endswith or matching.name_contains or matching.looks_into_data)
     rows = tx.execute(f"{query} ORDER BY id{' LIMIT :most' * is_exact}", parameters)
     items = [_item(row) for row in rows]
-    return [item for item in items if lookup.matches(item.name, item.category, item.data)][: MAX_LOOKUP_ITEMS + 1]
+    return [item for item in items if matching.matches(item.name, item.category, item.data)][: MAX_LOOKUP_ITEMS + 1]
 
 
 def copy_items(tx: Transaction, source: str, target: str, by: str) -> None:
@@ -414,7 +414,7 @@ def delete_items(tx: Transaction, keys: Sequence[str]) -> None:
 
 def artifacts_of(tx: Transaction, job: Job, matching: Matching) -> list[Item]:
     """Return the artifacts of a job that match, except its results, in insertion order."""
-    items = _select(tx, key_of_job(job.seq), matching.lookup)
+    items = _select(tx, key_of_job(job.seq), matching)
     return [item for item in items if not item.name.startswith(RESULT)]
 
 

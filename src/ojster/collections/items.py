@@ -153,38 +153,6 @@ class Matching(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     data_endswith: dict[str, str] = {}
     data_contains: dict[str, str] = {}
 
-    @property
-    def lookup(self) -> Lookup:
-        """The lookup with the same conditions and an empty collection name."""
-        return Lookup("", **msgspec.structs.asdict(self))
-
-
-class _Filter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The JSON form of a lookup for several items: a collection, and the conditions of ``Matching``."""
-
-    collection: str
-    name: str | None = None
-    name_startswith: str | None = None
-    name_endswith: str | None = None
-    name_contains: str | None = None
-    category: str | None = None
-    data: dict[str, Any] = {}
-    data_startswith: dict[str, str] = {}
-    data_endswith: dict[str, str] = {}
-    data_contains: dict[str, str] = {}
-
-
-class Lookup(_Filter, frozen=True):
-    """A lookup of items in a collection. Its conditions are those of ``Matching``.
-
-    Parameters
-    ----------
-    single:
-        Whether it looks up one item by name, which must exist.
-    """
-
-    single: bool = False
-
     def matches(self, name: str, category: str | None = None, data: bytes | msgspec.Raw | None = None) -> bool:
         """Return whether an item matches. Unknown data (``None``) matches."""
         if self.name is not None and name != self.name:
@@ -231,6 +199,24 @@ class Lookup(_Filter, frozen=True):
         return wanted.startswith(start) or start.startswith(wanted)
 
 
+class _Filter(Matching, frozen=True, kw_only=True):
+    """The JSON form of a lookup for several items: a collection, and conditions."""
+
+    collection: str
+
+
+class Lookup(_Filter, frozen=True, kw_only=True):
+    """A lookup of items in a collection.
+
+    Parameters
+    ----------
+    single:
+        Whether it looks up one item by name, which must exist.
+    """
+
+    single: bool = False
+
+
 _read_filter: Final = msgspec.json.Decoder(_Filter).decode
 
 DATA_QUERY: Final = ("data", "data_startswith", "data_endswith", "data_contains")
@@ -272,7 +258,7 @@ def _read_single(text: str) -> Lookup:
     collection, slash, name = text.partition("/")
     if not slash:
         raise InvalidRequest(f"The lookup {text[:80]!r} must be 'COLLECTION/NAME'.", field="$lookup")
-    return Lookup(_check_source(collection), check_item_name(name), single=True)
+    return Lookup(check_item_name(name), collection=_check_source(collection), single=True)
 
 
 def _read_many(raw: bytes) -> Lookup:

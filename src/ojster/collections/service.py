@@ -7,7 +7,7 @@ from msgspec import UNSET, UnsetType
 
 from ojster.collections import contents, named
 from ojster.collections.calls import CollectionCalls
-from ojster.collections.items import Item, Lookup, NewItem, Where, check_collection_name
+from ojster.collections.items import Item, Matching, NewItem, Where, check_collection_name
 from ojster.collections.named import Collection
 from ojster.collections.places import Place
 from ojster.core.errors import InvalidRequest
@@ -120,13 +120,13 @@ class CollectionService(CapabilityService, CollectionCalls):
             contents.remove, contents.ItemRemoval(await self._place(where), name, self.scope.who)
         )
 
-    async def items(self, where: Where, lookup: Lookup | None = None, *, history: bool = False) -> list[Item]:
+    async def items(self, where: Where, matching: Matching | None = None, *, history: bool = False) -> list[Item]:
         """Return the matching items of a collection, in insertion order, at most 1,001.
 
         Parameters
         ----------
-        lookup:
-            Filter for the items; its collection is ignored.
+        matching:
+            Conditions on the items; ``None``: all.
         history:
             Whether to include removed and replaced items.
 
@@ -135,7 +135,7 @@ class CollectionService(CapabilityService, CollectionCalls):
         NotFound
             The collection or workflow does not exist.
         """
-        question = contents.ItemQuery(await self._place(where), lookup or Lookup(""), history)
+        question = contents.ItemQuery(await self._place(where), matching or Matching(), history)
         return await self.scope.look(contents.show, question)
 
     async def _place(self, where: Where) -> Place:

@@ -12,7 +12,7 @@ import msgspec
 from ojster.client.file_transfer import content_of, download, upload
 from ojster.client.interface import Client
 from ojster.client.plain_methods import plain
-from ojster.collections.items import Item, Lookup, NewItem, Where
+from ojster.collections.items import Item, Matching, NewItem, Where
 from ojster.core.errors import NotFound
 from ojster.core.values import to_json
 from ojster.files.file import FileRef
@@ -181,8 +181,7 @@ class SharedCollection:
             What the items must have: see ``Conditions``.
         """
         wanted = {name: value for name, value in conditions.items() if value is not None}
-        lookup: Lookup = msgspec.convert({"collection": "", **wanted}, Lookup)
-        return await self._client().collections.items(self._where, lookup, history=history)
+        return await self._client().collections.items(self._where, msgspec.convert(wanted, Matching), history=history)
 
     items = plain(aitems)
 

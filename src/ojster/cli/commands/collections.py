@@ -14,7 +14,7 @@ from ojster.cli.options import ask, done, examples, with_json, with_url
 from ojster.cli.output import print_list
 from ojster.client.file_transfer import upload
 from ojster.client.interface import Client
-from ojster.collections.items import Item, Lookup, NewItem, Where
+from ojster.collections.items import Item, Matching, NewItem, Where
 from ojster.collections.named import Collection
 from ojster.core.values import to_json
 
@@ -145,11 +145,9 @@ def list_items(
     as_json: bool,
 ) -> None:
     """List the items of a collection, oldest first."""
-    where, lookup = (
-        _selected_collection(collection, workflow, job),
-        Lookup("", name_startswith=starts_with, category=category),
-    )
-    items = ask(url, lambda client: client.collections.items(where, lookup, history=history))
+    where = _selected_collection(collection, workflow, job)
+    matching = Matching(name_startswith=starts_with, category=category)
+    items = ask(url, lambda client: client.collections.items(where, matching, history=history))
     print_list(
         as_json,
         {"items": items},

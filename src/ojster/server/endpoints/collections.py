@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
 from msgspec import UNSET
 
 from ojster.collections.calls import CollectionCalls
-from ojster.collections.items import DATA_QUERY, ITEM_QUERY, Lookup, NewItem, Where
+from ojster.collections.items import DATA_QUERY, ITEM_QUERY, Matching, NewItem, Where
 from ojster.collections.wire import (
     ITEM,
     ItemAnswer,
@@ -52,15 +51,15 @@ async def list_items(request: HttpRequest) -> Answer:
     for name_of_part in DATA_QUERY[1:]:
         if not all(isinstance(value, str) for value in on_data[name_of_part].values()):
             raise InvalidRequest(f"The values in {name_of_part!r} must be strings.", field=name_of_part)
-    lookup = msgspec.structs.replace(Lookup("", name, start, end, part, category), **on_data)
-    items = await request.service.collections.items(_where(request), lookup, history=flag(query, "history"))
+    matching = Matching(name, start, end, part, category, **on_data)
+    items = await request.service.collections.items(_where(request), matching, history=flag(query, "history"))
     return Answer(encode(ItemsAnswer(items)))
 
 
 async def show_item(request: HttpRequest) -> Answer:
     """Show an item of a collection."""
     name = request.path["item"]
-    items = await request.service.collections.items(_where(request), Lookup("", name))
+    items = await request.service.collections.items(_where(request), Matching(name))
     if not items:
         raise NotFound(f"The collection has no item {name!r}.", resource_type="item", resource_id=name)
     return Answer(encode(ItemAnswer(items[0])))
