@@ -303,6 +303,29 @@ def test_an_endless_chain_of_jobs_is_told(jobs: JobTester, monkeypatch: pytest.M
         jobs.drain()
 
 
+def test_what_a_request_enqueues_in_its_own_transaction_is_tested_without_a_database(jobs: JobTester) -> None:
+    connection = object()  # any: there is no transaction to wait for
+    send.enqueue_in(connection, "ada")
+    send.enqueue_many_in(connection, [("bob",)])
+    run = app.start_in(connection, chain(send.s("cyd"), send.s("dan")))
+    jobs.assert_enqueued(send, "bob", queue="mail")
+    jobs.drain()
+    assert (done, run.refresh().state) == (["ada", "bob", "cyd", "dan"], "completed")
+    with jobs.eager():
+        send.enqueue_in(connection, "eve")
+    assert done[-1] == "eve"
+
+
+@pytest.mark.anyio
+async def test_so_is_what_a_coroutine_enqueues_in_its_transaction() -> None:
+    async with JobTester(app) as jobs:
+        await send.aenqueue_in(object(), "ada")
+        run = await app.astart_in(object(), chain(send.s("bob")))
+        await jobs.adrain()
+        assert (await run.arefresh()).state == "completed"
+    assert sorted(done) == ["ada", "bob"]
+
+
 def test_jobs_run_eagerly_before_enqueue_returns(jobs: JobTester) -> None:
     with jobs.eager():
         send_many.enqueue("ada", "grace")

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar
 
-from ojster.api.caller_push import CallerPush, EagerPush
+from ojster.api.caller_push import CallerPush, InMemoryPush
 from ojster.api.eager import Eager, EagerMode, eager_in_environment
 from ojster.api.flows import FlowDeclarations
 from ojster.api.job_lookup import JobLookup
@@ -296,7 +296,7 @@ class App(EagerMode, JobLookup, AppWorkflows, FlowDeclarations):
         return self._scoped[1]
 
     def _push_of_caller(self) -> CallerPush:
-        return (EagerPush if self.is_eager else CallerPush)(self.root)
+        return (InMemoryPush if self.is_eager or self.root.under_test else CallerPush)(self.root)
 
     def _enqueue_in(self, connection: Any, requests: Sequence[Members]) -> list[Job]:
         return self._push_of_caller().push(connection, requests)

@@ -155,7 +155,7 @@ class CallerPush:
         return parse_postgres_url(self._app.url)
 
 
-class EagerPush(CallerPush):
+class InMemoryPush(CallerPush):
     """Pushes jobs and starts workflows at once, whatever becomes of the caller's transaction: jobs are in memory."""
 
     def push(self, connection: Any, requests: Sequence[Members]) -> list[Job]:

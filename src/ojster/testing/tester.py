@@ -53,7 +53,8 @@ class JobTester(InMemory):
     While it is entered, the application uses this database instead of its own. Nothing runs until ``drain`` runs it.
     Plain handlers, also those with ``process=True``, run in the thread of the test, with its connections and
     transactions; in asynchronous tests they run in threads, or in Django's thread of the test.
-    The asynchronous methods begin with ``a``; the others block.
+    The asynchronous methods begin with ``a``; the others block. ``enqueue_in`` and ``start_in`` enqueue at once,
+    whatever becomes of the caller's transaction.
 
     Parameters
     ----------
