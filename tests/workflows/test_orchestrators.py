@@ -441,6 +441,34 @@ async def test_what_makes_no_sense_is_refused_where_it_is_said(app: App) -> None
     assert repr(Child("x")) == "<Child x new>"
 
 
+@pytest.mark.parametrize("how", ["itself at once", "itself after a new step", "one before it"])
+async def test_a_callback_that_has_begun_is_not_asked_for_again(app: App, how: str) -> None:
+    tell = app.handlers["tell"]
+
+    @app.orchestrator("rounds")
+    class Rounds(Orchestrator):
+        def populate(self) -> None:
+            self.callback("first")
+
+        def callback_first(self) -> None:
+            if how == "itself at once":
+                self.callback("first")
+            elif how == "itself after a new step":
+                self.callback("first", after=[self.ensure("more", tell.s("more"))])
+            else:
+                self.callback("second", after=["populate"])
+
+        def callback_second(self) -> None:
+            self.callback("first", after=[self.ensure("more", tell.s("more"))])
+
+    async with working(app):
+        run = await app.astart(Rounds)
+        with pytest.raises(WorkflowFailed):
+            await run.aresult(PATIENCE)
+    (error,) = [step.error for step in (await run.arefresh()).walk() if isinstance(step.error, msgspec.Raw)]
+    assert b"'first' runs once, and has begun. For rounds, write a flow with a loop." in bytes(error)
+
+
 async def test_a_name_that_another_step_has_is_refused(app: App) -> None:
     @app.orchestrator("twice")
     class Twice(Orchestrator):

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from ojster.handlers.outcomes import HandlerOutcome
+from ojster.workflows.node import ENDED
 from ojster.workflows.read.info import StepInfo
 
 
@@ -50,6 +51,11 @@ class Child:
     def state(self) -> str:
         """Its state, as in ``StepInfo``, or ``new``."""
         return "new" if self.info is None else self.info.state
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended, in whatever way."""
+        return self.state in ENDED
 
     @property
     def result(self) -> Any:

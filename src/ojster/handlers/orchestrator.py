@@ -53,6 +53,7 @@ _PROMISED_BY: Final = "step "
 class Orchestrator:
     """The base of classes that lay out workflows.
 
+    Where what follows depends on results, a flow (``app.flow``) is simpler: a function with loops and conditions.
     A subclass may annotate the type of ``params``; they are then checked before ``validate`` is called. ``populate``
     and callbacks may be ``async``; others run in a thread. Those of one workflow never run at the same time.
 
@@ -214,13 +215,18 @@ class Orchestrator:
         Raises
         ------
         ValueError
-            There is no such method.
+            There is no such method; or the callback has begun, and is to run again after what has not ended.
         LookupError
             As in ``ensure``.
         """
         self.method_of(step)
         wire = Step(orchestrating(self.name, step, self._raw_params, self._queue)).set(id=step, step=step, **said).wire
-        return self._add(step, wire, {_id_of(earlier): None for earlier in after} | self._required(requires))
+        before = {_id_of(earlier): None for earlier in after} | self._required(requires)
+        ended = {id for id, child in self.children.items() if child.has_ended}
+        is_own = step == self._own
+        if (is_own or step in ended) and (not before.keys() <= ended or (is_own and not before)):
+            raise ValueError(f"The callback {step!r} runs once, and has begun. For rounds, write a flow with a loop.")
+        return self._add(step, wire, before)
 
     def workflow(
         self,
