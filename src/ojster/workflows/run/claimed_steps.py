@@ -63,23 +63,16 @@ def begin_workflows(tx: Transaction, seqs: Collection[int]) -> None:
     """Set the start time of those workflows, given by ``seq``, that have none yet: their first job is active."""
     if not seqs:
         return
-    chosen = sorted(seqs)
-    if tx.skip_locked:  # because a claim must not wait: for a locked workflow, the end of the job records the start
-        rows = tx.execute(
-            f"SELECT seq FROM workflows WHERE seq {tx.among} AND started_at IS NULL ORDER BY seq{tx.skip_locked}",
-            (tx.integers(chosen),),
-        )
-        chosen = [seq for (seq,) in rows]
-    if not chosen:
-        return
+    # SKIP LOCKED because a claim must not wait: for a locked workflow, the end of the job records the start.
+    free = f"SELECT seq FROM workflows WHERE seq {tx.among} AND started_at IS NULL ORDER BY seq{tx.skip_locked}"
     begun = tx.execute(
         f"""
         UPDATE workflows
         SET started_at = ?, version = version + 1
-        WHERE seq {tx.among} AND started_at IS NULL
+        WHERE seq {tx.among_rows(free)}
         RETURNING {WORKFLOW_COLUMNS}
         """,
-        (tx.now, tx.integers(chosen)),
+        (tx.now, tx.integers(sorted(seqs))),
     )
     for row in begun:
         workflow = StoredWorkflow(*row)
