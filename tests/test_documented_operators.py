@@ -75,6 +75,8 @@ def test_the_programs_of_the_page_do_what_it_says(application: App, capsys: pyte
     assert [
         ops.jobs.select(JobFilter(queue="mail", states=(state,))).total for state in ("cancelled", "discarded")
     ] == [1, 2]
+    page.run("for group in ops.insight")
+    assert capsys.readouterr().out == "report.daily SmtpError no route 2 0\n2\n"
     page.run("chosen = JobFilter")
     assert capsys.readouterr().out.split() == ["2", "2"]
     assert ops.jobs.select(JobFilter(queue="mail", states=("available",))).total == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -226,7 +227,11 @@ def test_queues_are_listed_paused_and_resumed(ojster: Ojster) -> None:
     (queue,) = ojster.json("queues", "list")["queues"]
     assert (queue["name"], queue["paused"], queue["counts"]["available"]) == ("q", True, 1)
     ojster("queues", "resume", "q")
-    assert ojster.json("queues", "show", "q")["paused"] is False
+    shown = ojster.json("queues", "show", "q")
+    assert (shown["paused"], shown["configuration"]) == (False, {})
+    ojster("queues", "set", "q", "--concurrency", "5", "--rate", "100/PT1M")
+    assert ojster.json("queues", "show", "q")["configuration"]["concurrency"] == 5
+    assert re.search(r"rate_limit +\{\"limit\":100,\"period\":\"PT1M\"\}", ojster("queues", "show", "q"))
     assert ojster.json("queues", "unserved") == {"queues": ["q"]}
     assert "q" in ojster("queues", "unserved")
     ojster("queues", "show", "none", expect=3)
@@ -467,6 +472,10 @@ def test_a_worker_runs_until_its_queues_are_empty(ojster: Ojster) -> None:
     assert [job["id"] for job in listed["jobs"]] == [bad]
     assert "ValueError: no" in ojster("dead-letter", "list", "--error-type", "Value*")
     assert ojster.json("dead-letter", "list", "--error-type", "KeyError")["total"] == 0
+    (group,) = ojster.json("jobs", "failures", "--type", "d*", "--error-type", "Value*", "--queue", "default")["groups"]
+    assert (group["type"], group["discarded"], group["job_id"], group["message"]) == ("die", 1, bad, "no")
+    assert re.search(rf"die +ValueError +1 +0 .* {bad} +no", ojster("jobs", "failures"))
+    assert "No jobs have failed" in ojster("jobs", "failures", "--queue", "mail")
     assert ojster.json("dead-letter", "retry", "--all", "--error-type", "KeyError")["retried"] == []
     assert ojster.json("dead-letter", "retry", "--all")["retried"] == [bad]
     ojster("worker", "jobs_of_mine:app", "--until-empty")

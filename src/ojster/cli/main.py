@@ -49,9 +49,9 @@ _ALL: Final = (
     CommandPlace(
         "jobs",
         "commands.jobs:jobs",
-        "List, show, export, cancel, activate, retry and delete jobs.",
+        "List, show, cancel, retry, delete jobs, and group failures.",
         "jobs",
-        "activate cancel delete explain export history info list logs prioritize retry show",
+        "activate cancel delete explain export failures history info list logs prioritize retry show",
     ),
     CommandPlace(
         "dead-letter",

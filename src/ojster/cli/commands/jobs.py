@@ -17,7 +17,7 @@ from ojster.cli.job_export import export_jobs
 from ojster.cli.job_selection import found_by
 from ojster.cli.option_rules import excludes
 from ojster.cli.options import ask, done, examples, resumption, with_json, with_url
-from ojster.cli.output import ago, console, job_json, print_json, print_list, print_page, state_text
+from ojster.cli.output import Id, ago, console, job_json, print_json, print_list, print_page, state_text
 from ojster.cli.sweeps import sweep
 from ojster.client.interface import Client
 from ojster.core.errors import Conflict, InvalidRequest, NotFound
@@ -119,7 +119,7 @@ def _argument(text: str) -> Any:
     epilog=examples("ojster jobs list --state active", "ojster jobs show ID", "ojster jobs cancel --type 'report.*'"),
 )
 def jobs() -> None:
-    """List, show, export, cancel, activate, retry and delete jobs."""
+    """List, show, cancel, retry, delete jobs, and group failures."""
 
 
 @jobs.command(
@@ -285,6 +285,35 @@ def explain_job(job_id: str, url: str, as_json: bool) -> None:
         return
     for reason in explanation.reasons:
         click.echo(reason.message + (f" Until {reason.until}." if reason.until and reason.code == "limit" else ""))
+
+
+@jobs.command(
+    "failures",
+    epilog=examples("ojster jobs failures", "ojster jobs failures --queue mail --error-type 'Smtp*'"),
+)
+@with_url
+@click.option("--queue", "-q", help="Only jobs of this queue.")
+@click.option("--type", "-t", help="Only jobs of this type; it may end in '*'.")
+@click.option("--error-type", help="Only jobs with a last error of this type; it may end in '*'.")
+@with_json
+def list_failures(url: str, queue: str | None, type: str | None, error_type: str | None, as_json: bool) -> None:
+    """Group jobs that gave up or wait for another attempt by their errors, the largest group first.
+
+    Messages that differ in numbers, ids and quoted values are one group, shown with its last message. To retry a group:
+    ojster jobs retry --type TYPE --error-type ERROR --error-pattern MESSAGE
+    """
+    failures = ask(url, lambda client: client.insight.failures(queue=queue, type=type, error_type=error_type))
+    rows = [
+        (
+            group.type, group.error_type, group.discarded, group.retrying, ago(parse_timestamp(group.last_at)),
+            Id(group.job_id), group.message.partition("\n")[0],
+        )
+        for group in failures.groups
+    ]  # fmt: skip
+    columns = ("type", "error", "# discarded", "# retryable", "last", "last job", "last message")
+    print_list(as_json, failures, columns, rows, "No jobs have failed.")
+    if not as_json and not failures.is_complete:
+        console.print(f"{failures.examined:,} jobs were examined; there are more.", style="bright_black")
 
 
 @jobs.command("history", epilog=examples("ojster jobs history 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"))

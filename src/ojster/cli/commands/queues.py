@@ -14,6 +14,7 @@ from ojster.cli.declared import Command, option_of, together
 from ojster.cli.options import ask, done, examples, with_json, with_url
 from ojster.cli.output import ago, console, print_json, print_list, print_table, timestamp_json
 from ojster.client.interface import Client
+from ojster.core.errors import Forbidden
 from ojster.core.states import JobState
 from ojster.core.timestamps import parse_optional
 from ojster.core.wire import Json
@@ -61,7 +62,10 @@ def list_queues(url: str, internal: bool, as_json: bool) -> None:
 @with_url
 @with_json
 def list_waits(url: str, as_json: bool) -> None:
-    """List the queues by trouble: first the one whose oldest job has waited longest, then by waiting time."""
+    """List the queues by trouble: first the one whose oldest job has waited longest, then by waiting time.
+
+    Percentiles of waiting times are estimates for the last hour.
+    """
     overviews = ask(url, lambda client: client.queues.overviews(sort="trouble"))
     rows = [
         (
@@ -183,21 +187,34 @@ def list_unserved(url: str, as_json: bool) -> None:
 @with_url
 @with_json
 def show_queue(name: str, url: str, as_json: bool) -> None:
-    """Show a queue's job counts by state, and its jobs enqueued, completed and failed in the last hour."""
-    statistics = ask(url, lambda client: client.queues.statistics(name))
+    """Show a queue's job counts by state, its last hour, and its settings if the caller may see them."""
+
+    async def look(client: Client) -> tuple[QueueStatistics, dict[str, Json]]:
+        statistics = await client.queues.statistics(name)
+        try:
+            configured = (await client.queues.configuration(name)).configuration
+        except Forbidden:  # a queue is everybody's, and this caller is of one tenant
+            return statistics, {}
+        settings: dict[str, Json] = msgspec.to_builtins(configured)
+        return statistics, settings
+
+    statistics, settings = ask(url, look)
     rows = [(state.value, statistics.counts.get(state.value, 0)) for state in JobState]
     rows += [
-        ("enqueued in the last hour", statistics.enqueued),
+        ("enqueued in the last hour, with retries", statistics.enqueued),
         ("completed in the last hour", statistics.completed),
-        ("failed in the last hour", statistics.failed),
+        ("attempts that failed in the last hour", statistics.failed),
     ]
     print_list(
         as_json,
-        _shown(statistics),
+        _shown(statistics) | {"configuration": settings},
         (f"queue {name}" + (" (paused)" if statistics.queue.paused_at else ""), "# jobs"),
         rows,
         "",
     )
+    if settings and not as_json:
+        console.print()
+        print_table(("setting", "value"), [(setting, _value(value)) for setting, value in settings.items()], "")
 
 
 def _shown(statistics: QueueStatistics) -> dict[str, object]:
