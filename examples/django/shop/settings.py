@@ -7,7 +7,6 @@ SECRET_KEY = "only for this example"
 ALLOWED_HOSTS = ["localhost", "127.0.0.1"]
 ROOT_URLCONF = "shop.urls"
 USE_TZ = True
-LOGIN_URL = "admin:login"
 INSTALLED_APPS = [
     "shop",
     "ojster.django",

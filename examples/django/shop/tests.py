@@ -91,6 +91,15 @@ class Shipping(TestCase):
             Order.objects.create(number=7)
         self.jobs.refute_enqueued(ship)
 
+    def test_what_waits_for_a_commit_that_never_comes_is_told(self) -> None:
+        self.client.post("/orders/7")
+        with self.assertRaisesMessage(AssertionError, "1 will be enqueued after the commit of an open transaction."):
+            self.jobs.assert_enqueued(ship, 7)
+        with self.captureOnCommitCallbacks(execute=True):
+            self.client.post("/orders/8")
+        with self.assertRaisesMessage(AssertionError, "other types: shop.tasks.ship. 1 will be enqueued"):
+            self.jobs.assert_enqueued("mail.send")
+
     def test_tasks_run_as_soon_as_they_are_enqueued(self) -> None:
         Order.objects.create(number=7)
         with self.jobs.eager(), self.captureOnCommitCallbacks(execute=True):
@@ -216,6 +225,8 @@ class Dashboard(TestCase):
     def test_others_are_sent_to_the_login_and_their_requests_are_refused(self) -> None:
         answer = self.client.get("/ops/dashboard/")
         assert (answer.status_code, answer["location"]) == (302, "/admin/login/?next=/ops/dashboard/")
+        with self.settings(LOGIN_URL="/welcome/"):
+            assert self.client.get("/ops/dashboard/")["location"] == "/welcome/?next=/ops/dashboard/"
         assert self.client.get("/ops/ojs/v1/jobs").status_code == 403
         self.client.force_login(User.objects.create_user("eve", is_staff=True))
         assert self.client.get("/ops/dashboard/").status_code == 403

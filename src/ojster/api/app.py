@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar
 
 from ojster.api.caller_push import CallerPush, InMemoryPush
@@ -127,6 +127,8 @@ class App(EagerMode, JobLookup, AppWorkflows, FlowDeclarations):
         self.on_shutdown = self.lifespan.on_shutdown
         self.migrate = migrate
         self.task_of: TaskOf | None = None
+        self.waiting_for_commit: Callable[[], Awaitable[Collection[str]]] | None = None
+        """Returns the ids of jobs that a framework enqueues after the commit of the caller's transaction."""
         self.under_test = False  # whether a JobTester has its jobs
         self._synchronous = synchronous
         self._headers = dict(headers or {})

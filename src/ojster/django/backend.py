@@ -108,6 +108,7 @@ class OjsterBackend(BaseTaskBackend):
         app.thread_middleware.append(_in_thread)
         app.execution_middleware.append(partial(_on_loop, app))
         app.task_of = _task_of
+        app.waiting_for_commit = sync_to_async(self._waiting_for_commit)
         return app
 
     @property
@@ -174,6 +175,12 @@ class OjsterBackend(BaseTaskBackend):
     def _push(self, app: App, members: dict[str, msgspec.Raw], result: Any) -> None:
         app._event_loop_thread.call(app.client().jobs.enqueue([members]))
         signals.task_enqueued.send(type(self), task_result=result)
+
+    def _waiting_for_commit(self) -> list[str]:
+        """Return the ids of tasks that are to be enqueued after a commit, with those that a test has let through."""
+        callbacks = [callback for _, callback, *_ in connections[self.database].run_on_commit]
+        ours = [callback for callback in callbacks if isinstance(callback, partial) and callback.func == self._push]
+        return [callback.args[-1].id for callback in ours]
 
     def get_result(self, result_id: str) -> Any:
         """Return the result of a task."""

@@ -12,9 +12,11 @@ from functools import cache
 from io import BytesIO
 from typing import Any, Final
 
+from django.conf import settings
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
+from django.urls import NoReverseMatch, is_valid_path, reverse
 from django.views.decorators.csrf import csrf_exempt
 
 from ojster.core.errors import Forbidden
@@ -33,7 +35,7 @@ def dashboard_for(may_see: Callable[[Any], bool], *, backend: str | None = None)
     Parameters
     ----------
     may_see:
-        Returns whether a user may see it. Others are sent to the login of the project.
+        Returns whether a user may see it. Others are sent to the login of the project, or of its admin.
     backend:
         The alias in ``TASKS`` whose jobs to show; by default the first one of Ojster.
 
@@ -56,9 +58,20 @@ def dashboard_for(may_see: Callable[[Any], bool], *, backend: str | None = None)
 
 def _refuse(request: HttpRequest, path: str) -> HttpResponseBase:
     if not path.startswith(API) and not request.user.is_authenticated:
-        return redirect_to_login(request.get_full_path())
+        return redirect_to_login(request.get_full_path(), _login())
     refusal = Forbidden("You may not see the jobs, or your login has ended. Log in to this site as somebody who may.")
     return JsonResponse({"error": refusal.to_wire("")}, status=refusal.status)
+
+
+def _login() -> str | None:
+    """Return the address of the admin's login if the project has no other one; ``None``: what ``LOGIN_URL`` says."""
+    if settings.is_overridden("LOGIN_URL") or is_valid_path(settings.LOGIN_URL):
+        return None
+    try:
+        address: str = reverse("admin:login")
+    except NoReverseMatch:
+        return None
+    return address
 
 
 @cache

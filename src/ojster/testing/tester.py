@@ -219,11 +219,20 @@ class JobTester(InMemory):
     async def _said(self, callee: Callee) -> str:
         jobs = await self._select(callee.type)
         if not jobs:
-            others = sorted({job.type for job in await self._select(None)})
-            return f"Nothing of this type was enqueued; other types: {', '.join(others) or 'none'}."
+            others = await self._select(None)
+            types = ", ".join(sorted({job.type for job in others})) or "none"
+            return f"Nothing of this type was enqueued; other types: {types}." + await self._said_of_commit(others)
         calls = [shown_call(job.type, callee.call_of(self._args_of(job))) for job in jobs]
         shown = [f"{call} in {job.queue}, {job.state}" for call, job in zip(calls, jobs, strict=True)]
         return f"Enqueued: {'; '.join(shown)}."
+
+    async def _said_of_commit(self, jobs: Iterable[Job]) -> str:
+        """Return a sentence about jobs that are enqueued after a commit, if there are some."""
+        if self.app.waiting_for_commit is None:
+            return ""
+        waiting = {*await self.app.waiting_for_commit()} - {job.id for job in jobs}
+        what = f" {len(waiting)} will be enqueued after the commit of an open transaction. "
+        return what + "In a TestCase, run it with captureOnCommitCallbacks(execute=True)." if waiting else ""
 
     # Running
 
