@@ -24,6 +24,7 @@ from ojster.insight.receivers import DeliveryOutcome, forget_receiver, note_outc
 from ojster.jobs.job_json import to_json
 from ojster.jobs.new_job import read_job
 from ojster.jobs.push import admit
+from ojster.jobs.scope import accepted
 from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
 
@@ -119,8 +120,7 @@ def push_message(tx: Transaction, key: str, message: Message, tenant: str) -> No
     }
     raw = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in members.items()}
     (pushed,) = admit(tx, [[read_job(raw, tx.now, largest=4 * tx.settings.largest_job, tenant=tenant)]])
-    if isinstance(pushed, OjsterError):
-        raise pushed
+    accepted(pushed)
 
 
 def record_outcomes(tx: Transaction, outcomes: Sequence[tuple[str, DeliveryOutcome, dict[str, Any]]]) -> list[None]:

@@ -39,6 +39,7 @@ from ojster.insight.task_values import Record
 from ojster.jobs.authorship import creators_of, sign
 from ojster.jobs.new_job import NewJob, check_envelope, read_job
 from ojster.jobs.push import admit
+from ojster.jobs.scope import accepted
 from ojster.queues.rules import completed
 from ojster.storage.transaction import Held, Later, Transaction, TryAgain
 from ojster.workflows.run.starting import Starter, start_workflow
@@ -158,8 +159,7 @@ def _accept(result: Any) -> None:
     """Raise the error if the result is one, so that the changes that led to it are undone."""
     if isinstance(result, Later):
         raise Held(result.message)
-    if isinstance(result, OjsterError):
-        raise result
+    accepted(result)
 
 
 def _descended(job: Job, members: Members, name: str) -> Members:

@@ -14,7 +14,7 @@ from ojster.jobs import schemas
 from ojster.jobs.extension import hooks
 from ojster.jobs.names import refuse_reserved
 from ojster.jobs.new_job import read_job
-from ojster.jobs.scope import CapabilityService, Scope, accepted
+from ojster.jobs.scope import CapabilityService, Scope
 from ojster.schedules import cron, firing
 from ojster.schedules.backfill import Backfill, BackfillOrder, Concurrency, backfill
 from ojster.schedules.calls import ScheduleCalls
@@ -70,7 +70,7 @@ class ScheduleService(CapabilityService, ScheduleCalls):
             await self._check_workflow(item.workflow, takes_turns=item.overlap_policy == "enqueue")
         item = msgspec.structs.replace(item, name=self.scope.named(item.name), created_by=self.scope.who)
         registration = cron.Registration(item, on_conflict, self.scope.cancels_only_own)
-        registered = accepted(await self.database.run(cron.register, registration))
+        registered = await self.scope.do(cron.register, registration)
         return msgspec.structs.replace(registered, warnings=warnings) if warnings else registered
 
     async def _check_job(self, template: bytes) -> tuple[str, ...]:
@@ -115,7 +115,7 @@ class ScheduleService(CapabilityService, ScheduleCalls):
         NotFound
             There is no such cron job.
         """
-        return accepted(await self.database.run(cron.switch, (self.scope.named(name), enabled)))
+        return await self.scope.do(cron.switch, (self.scope.named(name), enabled))
 
     async def trigger(self, name: str) -> Job | WorkflowInfo:
         """Enqueue the job of a cron job, or start its workflow, now, enabled or not; its next run stays as it is.
@@ -128,11 +128,7 @@ class ScheduleService(CapabilityService, ScheduleCalls):
             The caller is limited to certain queues.
         """
         self.scope.need_all_queues("A cron job")
-        run: firing.StartedByCron | OjsterError = await self.database.run(
-            firing.trigger, (self.scope.named(name), self.scope.who)
-        )
-        if isinstance(run, OjsterError):
-            raise run
+        run: firing.StartedByCron = await self.scope.do(firing.trigger, (self.scope.named(name), self.scope.who))
         if not isinstance(run, NewWorkflow):
             return run
         return await self._workflows.show(run.id, most_steps=MOST_SHOWN_STEPS)
@@ -171,7 +167,7 @@ class ScheduleService(CapabilityService, ScheduleCalls):
         check_bounds("concurrency", concurrency, Concurrency)
         self.scope.need_all_queues("A cron job")
         order = BackfillOrder(self.scope.named(name), since, until, concurrency, dry_run, self.scope.who)
-        return accepted(await self.database.run(backfill, order))
+        return await self.scope.do(backfill, order)
 
     async def unregister(self, name: str) -> cron.Cron:
         """Remove a cron job.
@@ -181,7 +177,7 @@ class ScheduleService(CapabilityService, ScheduleCalls):
         NotFound
             There is no such cron job.
         """
-        return accepted(await self.database.run(cron.unregister, self.scope.named(name)))
+        return await self.scope.do(cron.unregister, self.scope.named(name))
 
     async def find(self, name: str) -> cron.Cron:
         """Return a cron job.
@@ -191,7 +187,7 @@ class ScheduleService(CapabilityService, ScheduleCalls):
         NotFound
             There is no such cron job.
         """
-        return accepted(await self.database.read(cron.find_cron, self.scope.named(name)))
+        return await self.scope.look(cron.find_cron, self.scope.named(name))
 
     async def misses(self, name: str) -> list[Miss]:
         """Return the occurrences of a cron job that started nothing and why, the newest first.
@@ -204,7 +200,7 @@ class ScheduleService(CapabilityService, ScheduleCalls):
         NotFound
             There is no such cron job.
         """
-        return accepted(await self.database.read(list_misses, self.scope.named(name)))
+        return await self.scope.look(list_misses, self.scope.named(name))
 
     async def all(self) -> list[cron.Cron]:
         """Return all cron jobs by name."""

@@ -35,6 +35,7 @@ from ojster.jobs.failure import parse_failure
 from ojster.jobs.job_json import to_json
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release
 from ojster.jobs.names import check_queue_name, read_type, refuse_reserved
+from ojster.jobs.scope import accepted
 from ojster.jobs.wire import (
     ACK,
     ACK_BATCH,
@@ -244,9 +245,7 @@ async def _fail(request: HttpRequest, body: NackBody) -> Answer:
         (outcome,) = await service.jobs.release((_requeue(body),))
     else:
         (outcome,) = await service.jobs.fail((_failure_report(body),))
-    if isinstance(outcome, OjsterError):
-        raise outcome
-    return Answer(encode(show_failed(outcome)))
+    return Answer(encode(show_failed(accepted(outcome))))
 
 
 async def fail_batch(request: HttpRequest) -> Answer:
@@ -289,9 +288,7 @@ async def release_job(request: HttpRequest) -> Answer:
 
 async def _release(request: HttpRequest, body: ReleaseBody) -> Answer:
     (outcome,) = await request.service.jobs.release((_as_release(body),))
-    if isinstance(outcome, OjsterError):
-        raise outcome
-    return Answer(encode(show_released(outcome)))
+    return Answer(encode(show_released(accepted(outcome))))
 
 
 async def release_batch(request: HttpRequest) -> Answer:
