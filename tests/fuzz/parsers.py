@@ -142,7 +142,7 @@ def fuzz_bulk(data: bytes) -> None:
     name, _, body = data.partition(b"\n")
     names = sorted(DECODERS)
     decoder = DECODERS.get(text_of(name)) or DECODERS[names[len(data) % len(names)]]
-    request = HttpRequest(cast("Any", None), LARGEST, (), b"", {}, cast("Any", None))
+    request = HttpRequest(cast("Any", None), LARGEST, (), b"", {}, cast("Any", None), cast("Any", None))
     read = request.decode(body, decoder)
     for job in getattr(read, "jobs", None) or ():
         if isinstance(job, msgspec.Raw):

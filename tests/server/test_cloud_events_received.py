@@ -9,7 +9,7 @@ import asyncio
 import base64
 from collections.abc import AsyncIterator
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import msgspec
@@ -24,7 +24,7 @@ from ojster.core.errors import InvalidRequest
 from ojster.jobs.middleware import EnqueueFunction, JobRequest
 from ojster.server import cloud_events
 from ojster.server.application import Application
-from ojster.server.request import HttpRequest
+from ojster.server.request import HttpRequest, Services
 from ojster.server.triggers import Triggers, read_triggers
 from ojster.service import Service
 from tests.amount import cases
@@ -433,4 +433,4 @@ def request_of(message: HTTPMessage) -> HttpRequest:
 
     service: Any = None
     headers = [(name.encode(), value.encode()) for name, value in message.headers.items()]
-    return HttpRequest(service, 100_000, headers, b"", {}, receive)
+    return HttpRequest(service, 100_000, headers, b"", {}, receive, cast("Services", None))

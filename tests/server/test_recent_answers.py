@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -15,7 +15,7 @@ from ojster.server import recent_answers
 from ojster.server.answer import Answer
 from ojster.server.application import Application
 from ojster.server.recent_answers import MAX_AGE_SECONDS, RecentAnswers, accepts_recent
-from ojster.server.request import Handler, HttpRequest
+from ojster.server.request import Handler, HttpRequest, Services
 from ojster.service import Service
 from tests.conftest import Bench, Http
 from tests.waiting import PATIENCE
@@ -64,7 +64,9 @@ class Computed:
 
     async def __call__(self, query: bytes = b"", control: bytes = b"max-age=1") -> Answer:
         headers = [(b"cache-control", control)] if control else []
-        return await self.handler(HttpRequest(self.service, 1_000, headers, query, {}, _nothing))
+        return await self.handler(
+            HttpRequest(self.service, 1_000, headers, query, {}, _nothing, cast("Services", None))
+        )
 
 
 async def _nothing() -> dict[str, Any]:

@@ -256,7 +256,8 @@ class Application:
             refusal = MethodNotAllowed(f"{request.url.path} does not support {request.method}.")
         else:
             refusal = NotFound(f"The path {request.url.path} does not exist.", resource_type="path")
-        refused = HttpRequest(self.service, self._largest_body, request.headers.raw, b"", {}, request.receive)
+        raw, services = request.headers.raw, self._services
+        refused = HttpRequest(self.service, self._largest_body, raw, b"", {}, request.receive, services)
         answer = refuse(refusal, refused.request_id)
         common = {name.decode(): value.decode() for name, value in COMMON_HEADERS}
         headers = {**common, "X-Request-Id": refused.request_id, **dict(error.headers or {})}

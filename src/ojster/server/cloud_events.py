@@ -120,7 +120,7 @@ async def _push_entry(request: HttpRequest, entry: Raw) -> StoredReply | OjsterE
 async def _push(request: HttpRequest, event: CloudEvent) -> StoredReply | None:
     """Push the job of an event, unless the event came before; ``None``: middleware has dropped it."""
     try:
-        job = await request.service.jobs.prepare(request.triggers.request_of(event))
+        job = await request.service.jobs.prepare(request.services.triggers.request_of(event))
     except JobDropped:
         return None
     name = hashlib.sha256(encode([event.source, event.id])).hexdigest()

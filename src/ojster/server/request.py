@@ -91,6 +91,10 @@ class HttpRequest:
 
     Attributes
     ----------
+    services:
+        What endpoints need beside the service.
+    query_string:
+        The query of the request's address, as it was sent.
     path:
         The path parameters.
     address:
@@ -107,9 +111,7 @@ class HttpRequest:
     """
 
     __slots__ = (
-        "_query_string",
         "_receive",
-        "_services",
         "address",
         "content_encoding",
         "content_length",
@@ -120,8 +122,10 @@ class HttpRequest:
         "max_body_bytes",
         "path",
         "prefers_plain_json",
+        "query_string",
         "request_id",
         "service",
+        "services",
         "tenant",
         "version",
         "warnings",
@@ -135,18 +139,18 @@ class HttpRequest:
         query_string: bytes,
         path: Mapping[str, str],
         receive: Receive,
-        services: Services | None = None,
+        services: Services,
     ) -> None:
         self.service = service
         self.warnings: Sequence[str] = ()
         self.is_reading = False
-        self._services = services
+        self.services = services
         self.address = ""
         self.known_body = b""
         self.max_body_bytes = max_body_bytes
         self.path = path
         self.headers = headers
-        self._query_string = query_string
+        self.query_string = query_string
         self._receive = receive
         self.content_type = b""
         self.content_length = b""
@@ -197,7 +201,7 @@ class HttpRequest:
 
         Those of an SDK are no misspellings of its user, who cannot change them: they only bring warnings if it reads.
         """
-        if self._query_string and (unknown := sorted(self._parameters().keys() - known)):
+        if self.query_string and (unknown := sorted(self._parameters().keys() - known)):
             complaints = [_unknown_parameter(name, known) for name in unknown[:MAX_COMPLAINTS]]
             if not (self.is_from_sdk and self.is_reading):
                 raise InvalidRequest(complaints[0], field=unknown[0])
@@ -216,25 +220,7 @@ class HttpRequest:
         return parameters | {"job_id": canonical_job_id(parameters["job_id"])} if "job_id" in parameters else parameters
 
     def _parameters(self) -> dict[str, str]:
-        return dict(parse_qsl(self._query_string.decode("latin-1"), keep_blank_values=True))
-
-    @property
-    def sender(self) -> WebhookSender:
-        """The webhook sender."""
-        assert self._services is not None, "the request belongs to no endpoint"
-        return self._services.sender
-
-    @property
-    def triggers(self) -> Triggers:
-        """What makes jobs of CloudEvents."""
-        assert self._services is not None, "the request belongs to no endpoint"
-        return self._services.triggers
-
-    @property
-    def feed(self) -> Feed:
-        """The event feed."""
-        assert self._services is not None, "the request belongs to no endpoint"
-        return self._services.feed
+        return dict(parse_qsl(self.query_string.decode("latin-1"), keep_blank_values=True))
 
     def shown_outage(self, reason: str) -> str:
         """Return what a caller may learn of why the database cannot be used.
@@ -242,30 +228,10 @@ class HttpRequest:
         The reason names its user, host, path and schema. Where callers need a token, it is only in the log: those who
         have none may ask for the health of the server, and without the database no token can be checked.
         """
-        if self._services is None or self._services.authenticator is None:
+        if self.services.authenticator is None:
             return reason
         log.warning("request %s: %s", self.request_id, reason)
         return OUTAGE
-
-    @property
-    def authenticator(self) -> Authenticator | None:
-        """What checks tokens; ``None``: callers need none."""
-        return None if self._services is None else self._services.authenticator
-
-    @property
-    def login(self) -> OidcLogin | None:
-        """What sends browsers to an identity provider; ``None``: there is none."""
-        return None if self._services is None else self._services.login
-
-    @property
-    def trail(self) -> AuditTrail | None:
-        """The audit log; ``None``: nothing is audited."""
-        return None if self._services is None else self._services.trail
-
-    @property
-    def query_string(self) -> bytes:
-        """The query of the request's address, as it was sent."""
-        return self._query_string
 
     def check_version(self) -> None:
         """Reject a request for a specification version that this server does not support.
@@ -413,17 +379,15 @@ class HttpRequest:
         tenant = None if self.tenant is None else self.tenant.decode("latin-1")
         authorization = self.header(b"authorization")
         if authorization is None:
-            is_secure = self.login is not None and self.login.client.is_secure
+            is_secure = self.services.login is not None and self.services.login.client.is_secure
             if (token := session.token_of(self.headers, is_secure=is_secure)) is not None:
                 authorization = f"Bearer {token}"
         return Credentials(authorization, tenant, self.caller_address)
 
     def caller_address(self) -> str:
         """The address of the caller, as trusted proxies have passed it on; empty if unknown."""
-        if self._services is None:
-            return self.address
         forwarded = b",".join(value for name, value in self.headers if name == b"x-forwarded-for")
-        return self._services.proxies.address_of(self.address, forwarded.decode("latin-1") or None)
+        return self.services.proxies.address_of(self.address, forwarded.decode("latin-1") or None)
 
     def trace_headers(self) -> dict[str, str]:
         """Return the request headers that carry the trace context."""

@@ -19,7 +19,7 @@ async def put_channel(request: HttpRequest) -> Answer:
     body = await request.read(CHANNEL)
     secret = body.secret
     if body.method == "webhook" and body.url is not None:
-        await request.sender.check(body.url)
+        await request.services.sender.check(body.url)
         secret = body.secret or new_secret()
     name, to, cc = request.path["name"], tuple(body.to), tuple(body.cc)
     now = request.service.database.clock()

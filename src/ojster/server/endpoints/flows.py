@@ -52,7 +52,7 @@ async def follow_stream(request: HttpRequest) -> Answer:
     event ``chunk`` has a number as its id, and a value as its data. The last event is ``end``: close the connection
     then.
     """
-    request.feed.check(request.caller_address())
+    request.services.feed.check(request.caller_address())
     last_id = request.header(b"last-event-id") or request.query.get("last_event_id") or "0"
     if not last_id.isdecimal() or len(last_id) > MOST_DIGITS:
         raise InvalidRequest(f"The last event id {last_id[:40]!r} is not the number of a chunk.", field="last_event_id")
@@ -63,7 +63,7 @@ async def follow_stream(request: HttpRequest) -> Answer:
 
 async def _chunks(request: HttpRequest, start: StreamAddress, page: StreamPage) -> AsyncGenerator[bytes, None]:
     after = start.after
-    with request.feed.admit(request.caller_address()):
+    with request.services.feed.admit(request.caller_address()):
         yield b"retry: %d\n\n" % RECONNECT_MS
         while True:
             lines = [b"id: %d\nevent: chunk\ndata: %b\n\n" % (chunk.number, chunk.value) for chunk in page.chunks]

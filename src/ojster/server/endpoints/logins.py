@@ -61,11 +61,11 @@ async def finish_login(request: HttpRequest) -> Answer:
 
 
 def _login_of(request: HttpRequest) -> OidcLogin:
-    if request.login is None:
+    if request.services.login is None:
         raise NotFound(
             "This server has no identity provider to log in at. Start it with --oidc-client-id.", resource_type="path"
         )
-    return request.login
+    return request.services.login
 
 
 def _failed(login: OidcLogin, error: OjsterError) -> Answer:
@@ -78,8 +78,8 @@ def _failed(login: OidcLogin, error: OjsterError) -> Answer:
 
 async def _tell(request: HttpRequest, token: Token | None, refusal: OjsterError | None = None) -> None:
     """Write to the audit log who has logged in, or that nobody has."""
-    if request.trail is not None:
-        await request.trail.tell(
+    if request.services.trail is not None:
+        await request.services.trail.tell(
             AuditEvent(
                 event="access.used" if refusal is None else "auth.refused",
                 principal="unknown" if token is None else token.name,

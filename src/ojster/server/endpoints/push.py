@@ -16,7 +16,7 @@ from ojster.server.request import HttpRequest
 
 async def _put(request: HttpRequest) -> Answer:
     arguments = await arguments_of(request, PushCalls.put)
-    await request.sender.check(arguments["body"].endpoint, "endpoint")
+    await request.services.sender.check(arguments["body"].endpoint, "endpoint")
     return Answer(encode(PushEndpointAnswer.of(await request.service.push.put(**arguments))))
 
 

@@ -33,18 +33,18 @@ async def log_in(request: HttpRequest) -> Answer:
         raise InvalidRequest("'token' has characters that no token has.", field="token")
     tenant = None if request.tenant is None else request.tenant.decode("latin-1")
     credentials = Credentials(f"Bearer {token}", tenant, request.caller_address)
-    if request.authenticator is None:
+    if request.services.authenticator is None:
         return await _session(request, credentials)
-    await request.authenticator.identify(credentials)
+    await request.services.authenticator.identify(credentials)
     return await _session(request, credentials, [cookie_for(token, is_secure=_is_secure(request))])
 
 
 async def log_out(request: HttpRequest) -> Answer:
     """End the session of a browser. A token with which it has logged in stays valid; one made for it is revoked."""
     _check_origin(request)
-    if request.authenticator is not None:
+    if request.services.authenticator is not None:
         try:
-            token = await request.authenticator.identify(request.credentials())
+            token = await request.services.authenticator.identify(request.credentials())
             if token.session_of is not None:
                 await request.service.tokens.revoke(token.id)
         except (Unauthenticated, TooManyTokens, NotFound):
@@ -55,12 +55,12 @@ async def log_out(request: HttpRequest) -> Answer:
 
 async def _session(request: HttpRequest, credentials: Credentials, headers: list[Header] | None = None) -> Answer:
     headers = [*(headers or ()), (b"cache-control", b"no-store")]
-    if request.authenticator is None:
+    if request.services.authenticator is None:
         everything = sorted(operation.value for operation in Operation)
         return Answer(encode(SessionAnswer(False, True, None, everything, None, True)), headers=headers)
-    provider = None if request.login is None else request.login.host
+    provider = None if request.services.login is None else request.services.login.host
     try:
-        token = await request.authenticator.identify(credentials)
+        token = await request.services.authenticator.identify(credentials)
     except Unauthenticated:
         return Answer(encode(SessionAnswer(True, False, None, [], [], False, provider)), headers=headers)
     tenants = sorted({shown_tenant(grant.tenant) for grant in token.grants if grant.tenant is not None})
@@ -78,8 +78,8 @@ def _check_origin(request: HttpRequest) -> None:
 
 
 def _is_secure(request: HttpRequest) -> bool:
-    if request.login is not None:
-        return request.login.client.is_secure
+    if request.services.login is not None:
+        return request.services.login.client.is_secure
     return (request.header(b"origin") or "").startswith("https:")
 
 

@@ -87,7 +87,7 @@ async def follow_changes(request: HttpRequest) -> Answer:
     For pages that read again what they show. An event ``changes`` has the numbers of events by kind (``job``,
     ``workflow``, ``queue``, ``worker``, ``cron`` and others), and the ids of the first jobs and workflows.
     """
-    request.feed.check(request.caller_address())
+    request.services.feed.check(request.caller_address())
     after, is_unknown = await _begin(request)
     return Answer(
         headers=SSE_HEADERS, content_type=SSE, stream=_changes(request, after, is_lost=is_unknown), may_stop=True
@@ -98,14 +98,14 @@ async def _changes(request: HttpRequest, after: int, *, is_lost: bool) -> AsyncG
     scope = request.service.scope
     sees_all = scope.access is None or not scope.access.queues
     loop = asyncio.get_running_loop()
-    with request.feed.admit(request.caller_address()):
+    with request.services.feed.admit(request.caller_address()):
         yield b"retry: %d\n\n" % RECONNECT_MS
         changes = EventChanges(
             scope.tenant, lambda queue: sees_all if queue is None else scope.covers(queue), is_lost=is_lost
         )
         yield _line(changes.take(after))  # so that the client knows where to go on, although nothing has happened yet
         quiet_since = loop.time()
-        async for piece in request.feed.follow(after, PATIENCE):
+        async for piece in request.services.feed.follow(after, PATIENCE):
             changes.add(piece)
             if changes:
                 yield _line(changes.take())
@@ -131,7 +131,7 @@ async def follow_progress(request: HttpRequest) -> Answer:
 
     Spec: ojs-progress 7.2
     """
-    request.feed.check(request.caller_address())
+    request.services.feed.check(request.caller_address())
     present = await request.service.events.last()
     job = await request.service.jobs.find(request.path["id"])
     return Answer(headers=SSE_HEADERS, content_type=SSE, stream=_progress(request, job, present), may_stop=True)
@@ -140,12 +140,12 @@ async def follow_progress(request: HttpRequest) -> Answer:
 async def _progress(request: HttpRequest, job: Job, after: int) -> AsyncGenerator[bytes, None]:
     channel = FollowedChannel(f"job:{job.id}", tenant=request.service.scope.tenant)
     find = request.service.jobs.find
-    with request.feed.admit(request.caller_address()):
+    with request.services.feed.admit(request.caller_address()):
         yield b"retry: %d\n\n" % RECONNECT_MS
         if job.state not in FINISHED:
             if job.progress is not None:
                 yield _progress_line("progress", job)
-            async for piece in request.feed.follow(after, PATIENCE):
+            async for piece in request.services.feed.follow(after, PATIENCE):
                 told = [event for number, event in piece.events if channel.tell(number, event) is not None]
                 for type, at, *_, more, _ in told:
                     if type == "job.progress":
@@ -174,7 +174,7 @@ _ENDS: Final = {"completed": "completed", "discarded": "failed", "cancelled": "c
 
 
 def _stream(request: HttpRequest, channel: str, begin: tuple[int, bool], job: Job | None = None) -> Answer:
-    request.feed.check(request.caller_address())
+    request.services.feed.check(request.caller_address())
     types = frozenset(filter(None, request.query.get("event_types", "").split(",")))
     followed = FollowedChannel(channel, types, request.service.scope.tenant)
     return Answer(headers=SSE_HEADERS, content_type=SSE, stream=_pieces(request, followed, begin, job), may_stop=True)
@@ -185,7 +185,7 @@ async def _pieces(
 ) -> AsyncGenerator[bytes, None]:
     loop = asyncio.get_running_loop()
     after, is_unknown = begin
-    with request.feed.admit(request.caller_address()):
+    with request.services.feed.admit(request.caller_address()):
         yield b"retry: %d\n\n" % RECONNECT_MS
         if is_unknown:
             yield _line(gap(channel.name, request.service.database.clock()))
@@ -194,7 +194,7 @@ async def _pieces(
                 yield _line(entry)
             return
         quiet_since = loop.time()
-        async for piece in request.feed.follow(after, PATIENCE):
+        async for piece in request.services.feed.follow(after, PATIENCE):
             if not piece.is_whole:
                 yield _line(gap(channel.name, piece.events[0][1][1] if piece.events else None))
             lines = [_line(told) for number, event in piece.events if (told := channel.tell(number, event)) is not None]

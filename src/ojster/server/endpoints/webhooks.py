@@ -30,7 +30,7 @@ from ojster.server.route import BASE, NUMBERED_PAGE, Route
 
 async def _subscribe(request: HttpRequest) -> Answer:
     body = await request.read(SUBSCRIPTION)
-    await request.sender.check(body.url)
+    await request.services.sender.check(body.url)
     return Answer(encode(wire.SubscriptionAnswer.of(await request.service.webhooks.subscribe(body))), 201)
 
 
@@ -38,7 +38,7 @@ async def _change(request: HttpRequest) -> Answer:
     body = await request.read(SUBSCRIPTION_PATCH)
     await request.service.webhooks.stored(request.path["id"])  # what does not exist is said before what is wrong
     if body.url is not UNSET:
-        await request.sender.check(body.url)
+        await request.services.sender.check(body.url)
     return Answer(encode(wire.SubscriptionAnswer.of(await request.service.webhooks.change(request.path["id"], body))))
 
 
@@ -50,7 +50,7 @@ async def test_subscription(request: HttpRequest) -> Answer:
     event = ("webhook.test", service.database.clock(), subscription.id, None, None, data, subscription.tenant or "")
     described = describe_event(event, f"evt_{new_id()}", SOURCE)
     try:
-        answered = await request.sender.send(subscription, described, f"del_{new_id()}")
+        answered = await request.services.sender.send(subscription, described, f"del_{new_id()}")
     except (Refused, httpx.HTTPError, OSError, TimeoutError) as error:
         return Answer(encode(wire.WebhookTestAnswer(False, error=str(error) or type(error).__name__)))
     milliseconds = round(answered.seconds * 1000)
