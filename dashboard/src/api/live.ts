@@ -9,7 +9,7 @@ import { ROOT, workspaceHeader } from "./client";
 import { hear } from "./heard";
 import { openStream } from "./stream";
 
-export type Kind = "job" | "workflow" | "queue" | "worker" | "cron" | "webhook" | "system";
+export type Kind = "job" | "workflow" | "queue" | "worker" | "cron" | "webhook" | "push" | "system";
 /**
  * `slow`: the server cannot stream, so that the page asks again every few seconds; `silent`: nothing was heard of it for
  * too long, or it refuses connections.

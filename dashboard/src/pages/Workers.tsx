@@ -6,6 +6,7 @@ import { useDialogs } from "../ui/dialogs";
 import { ago, between, compact, exact, many, number, Time } from "../ui/format";
 import { Bar, Button, Card, Empty, JobLink, Page, Shown, Table } from "../ui/parts";
 import { State } from "../ui/states";
+import { PushEndpoints } from "./PushEndpoints";
 
 type Worker = Schemas["WorkerInfo"];
 
@@ -19,6 +20,7 @@ export function WorkersPage() {
           {(data) => <WorkerTable workers={data.workers} reload={workers.reload} />}
         </Shown>
       </Card>
+      <PushEndpoints running={new Map(workers.data?.workers.map((one) => [one.worker_id, one.active_jobs]))} />
       {isGlobal && <Unrunnable />}
       <Lost />
     </Page>

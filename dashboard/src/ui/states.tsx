@@ -23,6 +23,7 @@ export const STATES: Record<string, { colour: Colour; icon: IconName }> = {
   compensated: { colour: "orange", icon: "undo" },
   retried: { colour: "grey", icon: "retry" },
   paused: { colour: "violet", icon: "pause" },
+  suspended: { colour: "orange", icon: "clock" },
   quiet: { colour: "violet", icon: "pause" },
   open: { colour: "green", icon: "check" },
   on: { colour: "green", icon: "check" },
