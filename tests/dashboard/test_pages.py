@@ -280,11 +280,11 @@ async def test_a_flow_is_cancelled_shown_as_cancelling_and_terminated(bench: Ben
 async def test_a_queue_is_paused_and_the_pause_undone(bench: Bench, server: str, page: Page) -> None:
     await bench.push(queue="mail")
     await open_page(page, server, "queues")
-    await page.get_by_role("button", name="Pause the queue mail").click()
+    await page.get_by_role("button", name="Pause queue mail").click()
     await page.get_by_text("The queue mail is paused.").wait_for()
     assert (await bench.service.queues.statistics("mail")).queue.paused_at is not None
     await page.get_by_role("button", name="Undo").click()
-    await page.get_by_role("button", name="Pause the queue mail").wait_for()
+    await page.get_by_role("button", name="Pause queue mail").wait_for()
     assert (await bench.service.queues.statistics("mail")).queue.paused_at is None
 
 
@@ -384,7 +384,7 @@ async def test_a_worker_is_quieted_and_a_schedule_runs_now(bench: Bench, server:
     (worker,) = await bench.service.fleet.all()
     assert worker.directive == "quiet"
     await open_page(page, server, "schedules")
-    await page.get_by_role("button", name="Run now: nightly").click()
+    await page.get_by_role("button", name="Run now: schedule nightly").click()
     await page.get_by_role("button", name="Run schedule").click()
     await page.get_by_text("was enqueued").wait_for()
     page_of_jobs = await page.request.get(f"{server}/ojs/v1/jobs?type=report.build")
@@ -738,8 +738,8 @@ async def test_a_webhook_is_made_turned_off_given_a_new_secret_and_deleted(bench
         await page.get_by_text("It is shown only now.").wait_for()
         assert await page.get_by_role("dialog").locator("code").inner_text() != first
         await page.get_by_role("button", name="I have it").click()
-        await page.get_by_role("button", name="Delete http://127.0.0.1:9/hook").click()
-        await page.get_by_role("button", name="Delete webhook").click()
+        await page.get_by_role("button", name="Delete webhook http://127.0.0.1:9/hook").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Delete webhook").click()
         await page.get_by_text("No webhooks").wait_for()
 
 

@@ -59,8 +59,8 @@ async def test_open_pages_share_answers_and_miss_nothing_and_each_sees_its_own_c
     await page.get_by_role("link", name="mail", exact=True).wait_for()
     reads: list[str | None] = []
     page.on("request", lambda request: note_read(request, reads))
-    await page.get_by_role("button", name="Pause the queue mail").click()
-    await page.get_by_role("button", name="Resume the queue mail").wait_for()
+    await page.get_by_role("button", name="Pause queue mail").click()
+    await page.get_by_role("button", name="Resume queue mail").wait_for()
     after = reads[reads.index(CHANGE) + 1 :]
     assert after
     assert after[0] is None, "it accepts no answer from before its change"

@@ -124,7 +124,7 @@ export function ErrorsPage() {
                             </Button>
                           )}{" "}
                           {may("admin") && (
-                            <Button isSmall icon="trash" kind="danger" aria-label={`Delete ${group.type} after ${group.error_type}`} onClick={() => void change(group, "delete")} />
+                            <Button isSmall icon="trash" kind="danger" aria-label={`Delete jobs of ${group.type} after ${group.error_type}`} onClick={() => void change(group, "delete")} />
                           )}
                         </>
                       ),

@@ -240,16 +240,16 @@ function Webhooks() {
                 className: "num nowrap",
                 cell: (one) => (
                   <>
-                    <Button isSmall onClick={() => void test(one.id)}>
+                    <Button isSmall aria-label={`Test webhook ${one.url}`} onClick={() => void test(one.id)}>
                       Test webhook
                     </Button>{" "}
-                    <Button isSmall onClick={() => void turn(one)}>
+                    <Button isSmall aria-label={`Turn webhook ${one.active ? "off" : "on"}: ${one.url}`} onClick={() => void turn(one)}>
                       Turn webhook {one.active ? "off" : "on"}
                     </Button>{" "}
-                    <Button isSmall onClick={() => void rotate(one)}>
+                    <Button isSmall aria-label={`Replace secret of ${one.url}`} onClick={() => void rotate(one)}>
                       Replace secret
                     </Button>{" "}
-                    <Button isSmall icon="trash" kind="danger" aria-label={`Delete ${one.url}`} onClick={() => void remove(one)} />
+                    <Button isSmall icon="trash" kind="danger" aria-label={`Delete webhook ${one.url}`} onClick={() => void remove(one)} />
                   </>
                 ),
               },

@@ -93,10 +93,10 @@ function AllQueues() {
                         <Button
                           isSmall
                           icon={queue.paused ? "play" : "pause"}
-                          aria-label={`${queue.paused ? "Resume" : "Pause"} the queue ${queue.name}`}
+                          aria-label={`${queue.paused ? "Resume" : "Pause"} queue ${queue.name}`}
                           onClick={() => void switchQueue(dialogs, queue.name, queue.paused, queues.reload)}
                         >
-                          {queue.paused ? "Resume" : "Pause"}
+                          {queue.paused ? "Resume queue" : "Pause queue"}
                         </Button>
                       ),
                   },

@@ -141,7 +141,7 @@ function Crons({ crons, reload }: { crons: Cron[]; reload: () => void }) {
                   Show runs
                 </Button>{" "}
                 {may("enqueue") && (
-                  <Button isSmall onClick={() => void run(cron)} aria-label={`Run now: ${cron.name}`}>
+                  <Button isSmall onClick={() => void run(cron)} aria-label={`Run now: schedule ${cron.name}`}>
                     Run now
                   </Button>
                 )}{" "}
@@ -152,8 +152,8 @@ function Crons({ crons, reload }: { crons: Cron[]; reload: () => void }) {
                 )}{" "}
                 {may("admin") && (
                   <>
-                    <Button isSmall icon={cron.enabled ? "pause" : "play"} aria-label={`${cron.enabled ? "Pause" : "Resume"} ${cron.name}`} onClick={() => void switchIt(cron)} />{" "}
-                    <Button isSmall icon="trash" kind="danger" aria-label={`Delete ${cron.name}`} onClick={() => void remove(cron)} />
+                    <Button isSmall icon={cron.enabled ? "pause" : "play"} aria-label={`${cron.enabled ? "Pause" : "Resume"} schedule ${cron.name}`} onClick={() => void switchIt(cron)} />{" "}
+                    <Button isSmall icon="trash" kind="danger" aria-label={`Delete schedule ${cron.name}`} onClick={() => void remove(cron)} />
                   </>
                 )}
               </>

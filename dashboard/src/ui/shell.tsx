@@ -135,7 +135,7 @@ export function Shell(props: {
           <button
             type="button"
             class={`button plain live ${liveClass}`}
-            title={live === "paused" ? "Follow changes again" : "Pause"}
+            title={live === "paused" ? "Follow changes again" : "Pause updates"}
             onClick={() => pause(live !== "paused")}
           >
             {liveText}
