@@ -1,6 +1,7 @@
 /** How far a job is, its attempts in time, and their errors. */
 import { duration, percent, Time } from "../../ui/format";
-import { Json, Long } from "../../ui/json";
+import { Failure } from "../../ui/failure";
+import { Json } from "../../ui/json";
 import { Bar, Empty } from "../../ui/parts";
 import { Line } from "../../ui/plain";
 import { FINAL } from "../../ui/states";
@@ -83,21 +84,12 @@ export function Errors({ job }: { job: Job }) {
   return (
     <div class="stack">
       {errors.map((error, place) => (
-        <div class="failure" key={place}>
-          <b>
-            {String(error.type)} <span class="quiet">in attempt {String(error.attempt)}</span>
-          </b>
-          <Long text={String(error.message ?? "")} className="told" />
-          {Array.isArray(error.backtrace) && (
-            <pre class="trace" tabIndex={0}>
-              <Long text={(error.backtrace as string[]).join("\n")} />
-            </pre>
-          )}
+        <Failure key={place} error={error} of={`in attempt ${String(error.attempt)}`}>
           {error.details !== undefined && <Json value={error.details} label="the error's details" />}
           <span class="quiet">
             <Time at={String(error.occurred_at ?? "")} />
           </span>
-        </div>
+        </Failure>
       ))}
     </div>
   );

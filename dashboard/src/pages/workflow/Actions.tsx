@@ -1,7 +1,7 @@
 /** What can be done with a workflow. */
 import { accepted, client } from "../../api/client";
 import { useMay } from "../../api/session";
-import { useDialogs } from "../../ui/dialogs";
+import { type Question, useDialogs } from "../../ui/dialogs";
 import { many } from "../../ui/format";
 import { Button } from "../../ui/parts";
 import { jobsOf, nameOf } from "../Workflows";
@@ -25,46 +25,33 @@ export function Actions({ workflow, reload }: { workflow: Info; reload: () => vo
       () => set(isHeld),
     );
   };
-  const cancel = async (): Promise<void> => {
-    await act(
-      async () => {
-        await accepted(client.POST("/ojs/v1/workflows/{id}/cancel", path));
-        return "The workflow was cancelled.";
-      },
-      {
-        title: `Cancel ${nameOf(workflow)}?`,
-        text: `${many(jobsOf(workflow).of - jobsOf(workflow).done, "job")} of it did not complete yet. Those that wait never start; those that run are asked to stop.`,
-        action: "Cancel this workflow",
-        isDangerous: true,
-      },
-    );
+  const run = async (call: () => Promise<{ data?: unknown; error?: unknown; response: Response }>, done: string, question: Question): Promise<void> => {
+    await act(async () => {
+      await accepted(call());
+      return done;
+    }, question);
     reload();
   };
-  const terminate = async (): Promise<void> => {
-    await act(
-      async () => {
-        await accepted(client.POST("/ojs/v1/workflows/{id}/terminate", path));
-        return "The workflow was terminated.";
-      },
-      {
-        title: `Terminate ${nameOf(workflow)}?`,
-        text: "It ends without cleaning up: what runs is stopped, and nothing is compensated or undone.",
-        action: "Terminate this workflow",
-        isDangerous: true,
-      },
-    );
-    reload();
-  };
-  const retry = async (): Promise<void> => {
-    await act(
-      async () => {
-        await accepted(client.POST("/ojs/v1/workflows/{id}/retry", path));
-        return "What had failed runs again.";
-      },
-      { title: "Retry failed steps?", text: "Steps that failed or were cancelled run again. Those that completed keep their results.", action: "Retry failed steps" },
-    );
-    reload();
-  };
+  const cancel = (): Promise<void> =>
+    run(() => client.POST("/ojs/v1/workflows/{id}/cancel", path), "The workflow was cancelled.", {
+      title: `Cancel ${nameOf(workflow)}?`,
+      text: `${many(jobsOf(workflow).of - jobsOf(workflow).done, "job")} of it did not complete yet. Those that wait never start; those that run are asked to stop.`,
+      action: "Cancel this workflow",
+      isDangerous: true,
+    });
+  const terminate = (): Promise<void> =>
+    run(() => client.POST("/ojs/v1/workflows/{id}/terminate", path), "The workflow was terminated.", {
+      title: `Terminate ${nameOf(workflow)}?`,
+      text: "It ends without cleaning up: what runs is stopped, and nothing is compensated or undone.",
+      action: "Terminate this workflow",
+      isDangerous: true,
+    });
+  const retry = (): Promise<void> =>
+    run(() => client.POST("/ojs/v1/workflows/{id}/retry", path), "What had failed runs again.", {
+      title: "Retry failed steps?",
+      text: "Steps that failed or were cancelled run again. Those that completed keep their results.",
+      action: "Retry failed steps",
+    });
   if (!may("cancel")) return null;
   const isCancelled = workflow.state === "cancelled" || workflow.state === "cancelling";
   const end = (

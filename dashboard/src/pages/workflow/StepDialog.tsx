@@ -5,6 +5,7 @@ import { useData } from "../../api/use";
 import { ASKED, runTime, spansOf, titleOf, waitTime } from "../../graph/model";
 import { Dialog, useDialogs } from "../../ui/dialogs";
 import { duration, exact, Time } from "../../ui/format";
+import { Failure } from "../../ui/failure";
 import { Json, Long } from "../../ui/json";
 import { Button, Facts, JobLink } from "../../ui/parts";
 import { Line } from "../../ui/plain";
@@ -67,7 +68,14 @@ export function StepDialog(props: { id: string; step: Row; close: () => void; re
           </p>
         )}
         <Reviews reviews={step.reviews ?? []} />
-        {step.error !== undefined && !step.because && <StepError error={step.error as StepFailure} />}
+        {step.error !== undefined && !step.because && (
+          <Failure error={step.error as object}>
+            <details>
+              <summary>All of it, as JSON</summary>
+              <Json value={step.error} label="the error" />
+            </details>
+          </Failure>
+        )}
         {job.data && <Json value={job.data.args} label="its inputs" />}
         {job.data?.result !== undefined && <Json value={job.data.result} label="its output" />}
         <div class="buttons">
@@ -117,29 +125,5 @@ function Reviews({ reviews }: { reviews: Schemas["ReviewInfo"][] }) {
         </li>
       ))}
     </ol>
-  );
-}
-
-interface StepFailure {
-  type?: string;
-  message?: string;
-  backtrace?: string[];
-}
-
-function StepError({ error }: { error: StepFailure }) {
-  return (
-    <div class="failure">
-      <b>{error.type ?? "Error"}</b>
-      <Long text={error.message ?? ""} className="told" />
-      {error.backtrace && (
-        <pre class="trace" tabIndex={0}>
-          <Long text={error.backtrace.join("\n")} />
-        </pre>
-      )}
-      <details>
-        <summary>All of it, as JSON</summary>
-        <Json value={error} label="the error" />
-      </details>
-    </div>
   );
 }
