@@ -189,6 +189,11 @@ async def test_steps_timeline_and_comparison_go_beyond_the_first_page(bench: Ben
     await page.get_by_label("Name, path or type of steps").fill("239")
     await page.get_by_role("button", name="Find steps").click()
     await page.get_by_text("239: completed").wait_for(state="attached")
+    await page.reload()
+    await page.get_by_text("239: completed").wait_for(state="attached")
+    assert await page.get_by_label("Name, path or type of steps").input_value() == "239", "the address has the search"
+    await page.get_by_role("tab", name="Steps").click()
+    await page.get_by_role("button", name="239", exact=True).wait_for()
     await open_page(page, server, f"workflows/{ids[0]}/compare/{ids[1]}")
     await page.get_by_text("1 to 200 of 1,203 steps").wait_for()
     await page.get_by_role("button", name="Smaller differences").click()

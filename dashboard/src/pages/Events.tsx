@@ -1,11 +1,11 @@
 import { useState } from "preact/hooks";
-import { Link, useSearch } from "wouter-preact";
+import { Link } from "wouter-preact";
 import { accepted, ApiError, client, query, type Schemas } from "../api/client";
 import { useIsGlobal, useMay } from "../api/session";
 import { useData } from "../api/use";
 import { NewDialog, useDialogs } from "../ui/dialogs";
 import { exact, many, Time } from "../ui/format";
-import { Button, Empty, JobLink, Page, Shown, Table, Tabs } from "../ui/parts";
+import { Button, Empty, JobLink, Page, Shown, Table, Tabs, useInAddress } from "../ui/parts";
 import { Line } from "../ui/plain";
 import { Secret } from "../ui/secret";
 import { State } from "../ui/states";
@@ -21,8 +21,7 @@ interface Told {
 }
 
 export function EventsPage() {
-  const wanted = new URLSearchParams(useSearch()).get("tab");
-  const [tab, setTab] = useState<Tab>((wanted as Tab | null) ?? "feed");
+  const [tab, setTab] = useInAddress<Tab>("tab", "feed");
   const may = useMay();
   const isGlobal = useIsGlobal();
   const tabs: [Tab, string][] = [["feed", "Events"]];

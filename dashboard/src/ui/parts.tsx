@@ -326,20 +326,27 @@ export function usePages() {
   };
 }
 
+/** A choice that is in the address: a reload and a link lead to it. What is left out there is `initial`. */
+export function useInAddress<T extends string>(name: string, initial: T, isStep = false): [T, (value: T) => void] {
+  const [path, go] = useLocation();
+  const chosen = (new URLSearchParams(useSearch()).get(name) ?? initial) as T;
+  const choose = (value: T): void => {
+    const others = new URLSearchParams(window.location.search); // that of now: two choices may follow each other
+    if (value === initial) others.delete(name);
+    else others.set(name, value);
+    go(others.size ? `${path}?${others}` : path, { replace: !isStep });
+  };
+  return [chosen, choose];
+}
+
 /** As `usePages`, with the place in the address: a reload, a link and the way back lead to the same page. */
 export function usePagesInAddress() {
-  const [path, go] = useLocation();
-  const search = useSearch();
-  const parameters = new URLSearchParams(search);
-  const cursors = (parameters.get("page") ?? "").split(".").filter(Boolean);
-  const turn = (next: string[]): void => {
-    const others = new URLSearchParams(search);
-    if (next.length) others.set("page", next.join("."));
-    else others.delete("page");
-    go(`${path}?${others}`);
-  };
+  const [page, setPage] = useInAddress<string>("page", "", true);
+  const cursors = page.split(".").filter(Boolean);
+  const turn = (next: string[]): void => setPage(next.join("."));
   return {
     cursor: cursors.at(-1),
+    begin: () => cursors.length && turn([]),
     newer: cursors.length ? () => turn(cursors.slice(0, -1)) : undefined,
     older: (next: string | null | undefined) => (next ? () => turn([...cursors, next]) : undefined),
   };

@@ -1,10 +1,9 @@
 /** One job: why it is as it is, and its parts in tabs. */
-import { useState } from "preact/hooks";
 import { Link } from "wouter-preact";
 import { accepted, client } from "../../api/client";
 import { useData } from "../../api/use";
 import { Json } from "../../ui/json";
-import { Card, Copy, Page, Shown, Tabs } from "../../ui/parts";
+import { Card, Copy, Page, Shown, Tabs, useInAddress } from "../../ui/parts";
 import { FINAL, State } from "../../ui/states";
 import type { Job } from "../Jobs";
 import { Actions } from "./Actions";
@@ -19,7 +18,7 @@ import { Notes } from "./Notes";
 type Tab = "errors" | "log" | "history" | "items" | "checkpoint" | "notes" | "lineage" | "raw";
 
 export function JobPage({ id }: { id: string }) {
-  const [tab, setTab] = useState<Tab | null>(null);
+  const [tab, setTab] = useInAddress<Tab | "">("tab", "");
   const live = { kinds: ["job" as const], id };
   const path = { params: { path: { id } } };
   const job = useData(`job ${id}`, () => accepted(client.GET("/ojs/v1/jobs/{id}", path)).then((found) => found.job as Job), live);
@@ -34,7 +33,7 @@ export function JobPage({ id }: { id: string }) {
   return (
     <Shown of={job} rows={10}>
       {(shown) => {
-        const chosen = tab ?? (shown.errors?.length ? "errors" : "history");
+        const chosen = tab || (shown.errors?.length ? "errors" : "history");
         return (
           <Page
             title={shown.type}

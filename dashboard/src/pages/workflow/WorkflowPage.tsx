@@ -6,7 +6,7 @@ import { useData } from "../../api/use";
 import { Gantt } from "../../graph/Gantt";
 import { Graph } from "../../graph/Graph";
 import { ExportButtons } from "../../ui/export";
-import { Button, Copy, Page, Shown, Tabs, usePages } from "../../ui/parts";
+import { Button, Copy, Page, Shown, Tabs, useInAddress, usePagesInAddress } from "../../ui/parts";
 import { State } from "../../ui/states";
 import { FlowTab, FlowWaits, useFlow } from "./Flow";
 import { canFork, ForkDialog, Forks } from "./Fork";
@@ -23,7 +23,7 @@ import { failuresOf, Why } from "./Why";
 type Tab = "flow" | "graph" | "timeline" | "steps" | "data" | "notes" | "runs";
 
 export function WorkflowPage({ id }: { id: string }) {
-  const [tab, setTab] = useState<Tab>("graph");
+  const [tab, setTab] = useInAddress<Tab>("tab", "graph");
   const may = useMay();
   const [chosen, setChosen] = useState<Row | null>(null);
   const [forked, setForked] = useState<{ step: string | null; jobId?: string | null } | null>(null);
@@ -33,8 +33,10 @@ export function WorkflowPage({ id }: { id: string }) {
     () => accepted(client.GET("/ojs/v1/workflows/{id}", { params: { path: { id }, query: query({ steps: "false" }) } })).then((one) => one.workflow),
     live,
   );
-  const [only, setOnly] = useState<{ state: string; search: string }>({ state: "", search: "" });
-  const pages = usePages();
+  const [state, setState] = useInAddress<string>("state", "");
+  const [search, setSearch] = useInAddress<string>("search", "");
+  const only = { state, search };
+  const pages = usePagesInAddress();
   const needsSteps = tab === "timeline" || tab === "steps";
   const isFlow = workflow.data?.kind === "flow";
   const flow = useFlow(id, isFlow);
@@ -47,7 +49,8 @@ export function WorkflowPage({ id }: { id: string }) {
   );
   const choose = (change: Partial<typeof only>): void => {
     pages.begin();
-    setOnly({ ...only, ...change });
+    if (change.state !== undefined) setState(change.state);
+    if (change.search !== undefined) setSearch(change.search);
   };
   const turn = isWhole ? undefined : { newer: pages.newer, older: pages.older(steps.data?.next_cursor) };
   return (
