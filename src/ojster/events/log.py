@@ -14,6 +14,7 @@ import msgspec
 
 from ojster.core.durations import MINUTE
 from ojster.core.events import Event, EventFilter, EventPage, page_of_events
+from ojster.storage.call import for_each
 from ojster.storage.system import FOLLOWED_UNTIL, note
 from ojster.storage.transaction import Transaction
 
@@ -62,17 +63,15 @@ def record_follower(tx: Transaction, requests: Sequence[None]) -> list[None]:
     return list(requests)
 
 
-def select_events(tx: Transaction, filters: Sequence[EventFilter]) -> list[EventPage]:
+@for_each
+def select_events(tx: Transaction, chosen: EventFilter) -> EventPage:
     """Return a page of events for each filter."""
-    pages = []
-    for chosen in filters:
-        stretch = _stretch(tx, chosen.after)
-        events = stretch.events
-        while stretch.more and not page_of_events(events, chosen).has_more:
-            stretch = _stretch(tx, events[-1][0])
-            events += stretch.events
-        pages.append(page_of_events(events, chosen))
-    return pages
+    stretch = _stretch(tx, chosen.after)
+    events = stretch.events
+    while stretch.more and not page_of_events(events, chosen).has_more:
+        stretch = _stretch(tx, events[-1][0])
+        events += stretch.events
+    return page_of_events(events, chosen)
 
 
 def _last_of(position: int) -> int:

@@ -45,24 +45,22 @@ _SHOWN: Final = ("id", "type", "queue", "state", "attempt", "created_at", "compl
 _decode: Final = msgspec.json.Decoder(Channel).decode
 
 
-def put_channels(tx: Transaction, channels: Sequence[Channel]) -> list[bool]:
+@for_each
+def put_channels(tx: Transaction, channel: Channel) -> bool:
     """Create or replace channels; return for each whether it is new."""
-    results = []
-    for channel in channels:
-        known = _find(tx, channel.name)
-        kept = msgspec.structs.replace(channel, created_at=tx.now if known is None else known.created_at)
-        tx.execute(
-            """
-            INSERT INTO channels (name, body)
-            VALUES (:name, :body)
-            ON CONFLICT (name) DO UPDATE SET body = excluded.body
-            """,
-            {"name": channel.name, "body": msgspec.json.encode(kept)},
-        )
-        forget_receiver(tx, channel.name)
-        tx.effects.configured = True
-        results.append(known is None)
-    return results
+    known = _find(tx, channel.name)
+    kept = msgspec.structs.replace(channel, created_at=tx.now if known is None else known.created_at)
+    tx.execute(
+        """
+        INSERT INTO channels (name, body)
+        VALUES (:name, :body)
+        ON CONFLICT (name) DO UPDATE SET body = excluded.body
+        """,
+        {"name": channel.name, "body": msgspec.json.encode(kept)},
+    )
+    forget_receiver(tx, channel.name)
+    tx.effects.configured = True
+    return known is None
 
 
 def find_channels(tx: Transaction, names: Sequence[str]) -> list[Channel | OjsterError]:

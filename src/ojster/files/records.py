@@ -138,21 +138,17 @@ class FilePage(Bounded, frozen=True):
     before: str | None = None
 
 
-def list_files(tx: Transaction, pages: Sequence[FilePage]) -> list[list[File]]:
+@for_each
+def list_files(tx: Transaction, page: FilePage) -> list[File]:
     """Return pages of files, newest first."""
-    results = []
-    for page in pages:
-        conditions = {"tenant": page.tenant, "before": page.before}
-        parameters: dict[str, Any] = {name: value for name, value in conditions.items() if value is not None}
-        condition = " AND tenant = :tenant" * (page.tenant is not None) + " AND id < :before" * (
-            page.before is not None
-        )
-        rows = tx.execute(
-            f"SELECT {_COLUMNS} FROM files WHERE state <> 'doomed'{condition} ORDER BY id DESC LIMIT :limit",
-            parameters | {"limit": page.limit},
-        )
-        results.append([_known(row).file for row in rows])
-    return results
+    conditions = {"tenant": page.tenant, "before": page.before}
+    parameters: dict[str, Any] = {name: value for name, value in conditions.items() if value is not None}
+    condition = " AND tenant = :tenant" * (page.tenant is not None) + " AND id < :before" * (page.before is not None)
+    rows = tx.execute(
+        f"SELECT {_COLUMNS} FROM files WHERE state <> 'doomed'{condition} ORDER BY id DESC LIMIT :limit",
+        parameters | {"limit": page.limit},
+    )
+    return [_known(row).file for row in rows]
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -393,23 +389,22 @@ def _known(row: Row) -> OwnedFile:
     return OwnedFile(tenant, file)
 
 
-def is_file_shared(tx: Transaction, requests: Sequence[tuple[str, str, str]]) -> list[bool]:
+@for_each
+def is_file_shared(tx: Transaction, request: tuple[str, str, str]) -> bool:
     """Return whether tenants can read files of others, given as ``(file_id, owner, tenant)``.
 
     They can if an item of a shared collection refers to the file, and the owner is a workspace around them.
     """
-    results = []
-    for file_id, owner, tenant in requests:
-        rows = []
-        if owner in tenants_around(tenant):
-            rows = tx.execute(
-                """
-                SELECT c.name
-                FROM collection_items AS i
-                JOIN collections AS c ON c.name = i.collection
-                WHERE i.file_id = :file_id AND i.removed_at IS NULL AND c.shared = 1
-                """,
-                {"file_id": file_id},
-            )
-        results.append(any(split(name)[0] == owner for (name,) in rows))
-    return results
+    file_id, owner, tenant = request
+    rows = []
+    if owner in tenants_around(tenant):
+        rows = tx.execute(
+            """
+            SELECT c.name
+            FROM collection_items AS i
+            JOIN collections AS c ON c.name = i.collection
+            WHERE i.file_id = :file_id AND i.removed_at IS NULL AND c.shared = 1
+            """,
+            {"file_id": file_id},
+        )
+    return any(split(name)[0] == owner for (name,) in rows)

@@ -220,33 +220,30 @@ def _note_abilities(tx: Transaction, beat: Heartbeat, abilities: Abilities) -> N
         tx.effects.opened.update(beat.queues)
 
 
-def direct(tx: Transaction, orders: Sequence[tuple[str, str]]) -> list[KnownWorker | OjsterError]:
+@for_each
+def direct(tx: Transaction, order: tuple[str, str]) -> KnownWorker | OjsterError:
     """Set the directive for workers' next heartbeats: ``running``, ``quiet`` or ``terminate``.
 
     For each, return the worker or a `NotFound`.
     """
-    results: list[KnownWorker | OjsterError] = []
-    for worker_id, directive in orders:
-        rows = tx.execute(
-            f"UPDATE workers SET directive = :directive WHERE id = :id RETURNING {_WORKER_COLUMNS}, abilities",
-            {"id": worker_id, "directive": directive},
-        )
-        tell_worker(tx, worker_id)
-        results.append(_worker(tx, rows[0]) if rows else _no_worker(worker_id))
-    return results
+    worker_id, directive = order
+    rows = tx.execute(
+        f"UPDATE workers SET directive = :directive WHERE id = :id RETURNING {_WORKER_COLUMNS}, abilities",
+        {"id": worker_id, "directive": directive},
+    )
+    tell_worker(tx, worker_id)
+    return _worker(tx, rows[0]) if rows else _no_worker(worker_id)
 
 
-def held_jobs(tx: Transaction, worker_ids: Sequence[str]) -> list[list[Job]]:
+@for_each
+def held_jobs(tx: Transaction, worker_id: str) -> list[Job]:
     """Return the jobs that each worker holds."""
-    results = []
-    for worker_id in worker_ids:
-        rows = tx.execute(
-            "SELECT id FROM jobs WHERE state = 'active' AND due_at IS NOT NULL AND worker_id = :worker_id ORDER BY seq",
-            {"worker_id": worker_id},
-        )
-        jobs_by_id = tx.find_jobs([id for (id,) in rows])
-        results.append([jobs_by_id[id] for (id,) in rows])
-    return results
+    rows = tx.execute(
+        "SELECT id FROM jobs WHERE state = 'active' AND due_at IS NOT NULL AND worker_id = :worker_id ORDER BY seq",
+        {"worker_id": worker_id},
+    )
+    jobs_by_id = tx.find_jobs([id for (id,) in rows])
+    return [jobs_by_id[id] for (id,) in rows]
 
 
 @for_each

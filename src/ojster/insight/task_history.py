@@ -41,6 +41,7 @@ from ojster.insight.task_values import (
 from ojster.jobs.extension import Erasure
 from ojster.jobs.stored_actions import stored_actions
 from ojster.jobs.transitions import complete_job, write_completed
+from ojster.storage.call import for_each
 from ojster.storage.transaction import Row, Transaction
 
 RUN_RETENTION_US: Final = 365 * DAY
@@ -224,39 +225,33 @@ def _artifacts_of(run: int) -> str:
 # Read runs
 
 
-def list_runs(tx: Transaction, filters: Sequence[TaskFilter]) -> list[list[TaskRun]]:
+@for_each
+def list_runs(tx: Transaction, chosen: TaskFilter) -> list[TaskRun]:
     """Return runs of tasks, the latest first; for each filter."""
-    results = []
-    for chosen in filters:
-        where, parameters = _where(chosen)
-        if chosen.outcome is not None:
-            where, parameters = f"{where} AND outcome = :outcome", parameters | {"outcome": chosen.outcome.value}
-        rows = tx.execute(
-            f"SELECT {_RUN_COLUMNS} FROM task_runs WHERE {where} ORDER BY id DESC LIMIT :limit", parameters
-        )
-        results.append([_run(row) for row in rows])
-    return results
+    where, parameters = _where(chosen)
+    if chosen.outcome is not None:
+        where, parameters = f"{where} AND outcome = :outcome", parameters | {"outcome": chosen.outcome.value}
+    rows = tx.execute(f"SELECT {_RUN_COLUMNS} FROM task_runs WHERE {where} ORDER BY id DESC LIMIT :limit", parameters)
+    return [_run(row) for row in rows]
 
 
-def list_statistics(tx: Transaction, filters: Sequence[TaskFilter]) -> list[list[TaskStatistics]]:
+@for_each
+def list_statistics(tx: Transaction, chosen: TaskFilter) -> list[TaskStatistics]:
     """Return the statistics of tasks, ordered by type, subject and context, for each filter."""
-    results = []
-    for chosen in filters:
-        where, parameters = _where(chosen)
-        rows = tx.execute(
-            f"""
-            SELECT
-                type, subject, context, successes, failures, errors, skipped, ran, shortest, longest,
-                last_success_at, last_failure_at, changed_at
-            FROM task_statistics
-            WHERE {where}
-            ORDER BY type, subject, context
-            LIMIT :limit
-            """,
-            parameters,
-        )
-        results.append([_statistics(row) for row in rows])
-    return results
+    where, parameters = _where(chosen)
+    rows = tx.execute(
+        f"""
+        SELECT
+            type, subject, context, successes, failures, errors, skipped, ran, shortest, longest,
+            last_success_at, last_failure_at, changed_at
+        FROM task_statistics
+        WHERE {where}
+        ORDER BY type, subject, context
+        LIMIT :limit
+        """,
+        parameters,
+    )
+    return [_statistics(row) for row in rows]
 
 
 def _where(chosen: TaskFilter) -> tuple[str, dict[str, Any]]:

@@ -218,17 +218,13 @@ _SWEEPS: Final = _OPERATIONS | {Action.CANCEL: _with(interventions.cancel_if_wai
 """Operations on jobs that a filter selects: active ones are not cancelled before their workers have stopped them."""
 
 
-def perform_batch(tx: Transaction, some: Sequence[SweepBatch]) -> list[SweepBatchResult]:
+@for_each
+def perform_batch(tx: Transaction, batch: SweepBatch) -> SweepBatchResult:
     """Perform the action on jobs that a filter selected, except jobs that have left the selected states."""
-    results = []
-    for batch in some:
-        jobs = tx.lock_jobs(batch.ids)
-        ids = [id for id in batch.ids if id in jobs and jobs[id].state in batch.states]
-        outcomes = _SWEEPS[Action(batch.action)](tx, ids, batch.by)
-        results.append(
-            SweepBatchResult(ids, [outcome if isinstance(outcome, OjsterError) else None for outcome in outcomes])
-        )
-    return results
+    jobs = tx.lock_jobs(batch.ids)
+    ids = [id for id in batch.ids if id in jobs and jobs[id].state in batch.states]
+    outcomes = _SWEEPS[Action(batch.action)](tx, ids, batch.by)
+    return SweepBatchResult(ids, [outcome if isinstance(outcome, OjsterError) else None for outcome in outcomes])
 
 
 _REFUSALS: Final = {
@@ -239,14 +235,12 @@ _REFUSALS: Final = {
 """The conditions that the operations of a sweep check, without the operations."""
 
 
-def foresee_batch(tx: Transaction, some: Sequence[SweepBatch]) -> list[SweepBatchResult]:
+@for_each
+def foresee_batch(tx: Transaction, batch: SweepBatch) -> SweepBatchResult:
     """Return what ``perform_batch`` would do now, and change nothing."""
-    results = []
-    for batch in some:
-        jobs = tx.find_jobs(batch.ids)
-        ids = [id for id in batch.ids if id in jobs and jobs[id].state in batch.states]
-        results.append(SweepBatchResult(ids, [_REFUSALS[Action(batch.action)](id, jobs[id]) for id in ids]))
-    return results
+    jobs = tx.find_jobs(batch.ids)
+    ids = [id for id in batch.ids if id in jobs and jobs[id].state in batch.states]
+    return SweepBatchResult(ids, [_REFUSALS[Action(batch.action)](id, jobs[id]) for id in ids])
 
 
 class Summary(msgspec.Struct, frozen=True):

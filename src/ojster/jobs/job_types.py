@@ -160,25 +160,22 @@ def _plain_type(members: Members) -> str:
     return "" if b"\\" in raw else raw.strip(b'"').partition(b"@")[0].decode()
 
 
-def put_defaults(tx: Transaction, items: Sequence[JobTypeDefaults]) -> list[JobTypeDefaults]:
+@for_each
+def put_defaults(tx: Transaction, item: JobTypeDefaults) -> JobTypeDefaults:
     """Set the defaults of job types; return them."""
-    results = []
-    for item in items:
-        rows = tx.execute("SELECT defaults, updated_at FROM job_types WHERE type = :type", {"type": item.type})
-        if rows and bytes(rows[0][0]) == item.body:
-            results.append(msgspec.structs.replace(item, updated_at=rows[0][1]))
-            continue
-        tx.execute(
-            """
-            INSERT INTO job_types (type, defaults, updated_at)
-            VALUES (:type, :body, :now)
-            ON CONFLICT (type) DO UPDATE SET defaults = excluded.defaults, updated_at = excluded.updated_at
-            """,
-            {"type": item.type, "body": item.body, "now": tx.now},
-        )
-        tx.effects.configured = True
-        results.append(msgspec.structs.replace(item, updated_at=tx.now))
-    return results
+    rows = tx.execute("SELECT defaults, updated_at FROM job_types WHERE type = :type", {"type": item.type})
+    if rows and bytes(rows[0][0]) == item.body:
+        return msgspec.structs.replace(item, updated_at=rows[0][1])
+    tx.execute(
+        """
+        INSERT INTO job_types (type, defaults, updated_at)
+        VALUES (:type, :body, :now)
+        ON CONFLICT (type) DO UPDATE SET defaults = excluded.defaults, updated_at = excluded.updated_at
+        """,
+        {"type": item.type, "body": item.body, "now": tx.now},
+    )
+    tx.effects.configured = True
+    return msgspec.structs.replace(item, updated_at=tx.now)
 
 
 def list_defaults(tx: Transaction, requests: Sequence[None]) -> list[list[JobTypeDefaults]]:

@@ -16,6 +16,7 @@ from ojster.core.ids import MOST_IDS_COMPARED, ids_beginning_with, is_job_id
 from ojster.core.job import Job
 from ojster.core.parsing import Bounded, PageLimit, PageOffset
 from ojster.core.tenant import NO_TENANT_END, NO_TENANT_START, called, names_of
+from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
 
 R = TypeVar("R")
@@ -181,18 +182,16 @@ def for_each_job(
     return for_all
 
 
-def count_jobs(tx: Transaction, queues: Sequence[str | None]) -> list[dict[str, dict[str, int]]]:
+@for_each
+def count_jobs(tx: Transaction, queue: str | None) -> dict[str, dict[str, int]]:
     """Return the number of jobs by queue and state, for one queue or (``None``) for all."""
-    results = []
-    for queue in queues:
-        counts: dict[str, dict[str, int]] = {}
-        for name, state, jobs in tx.execute(
-            "SELECT queue, state, jobs FROM job_counts WHERE queue >= :first AND queue <= :last ORDER BY queue, state",
-            {"first": queue or NO_TENANT_START, "last": queue or NO_TENANT_END},
-        ):
-            counts.setdefault(name, {})[state] = jobs
-        results.append(counts)
-    return results
+    counts: dict[str, dict[str, int]] = {}
+    for name, state, jobs in tx.execute(
+        "SELECT queue, state, jobs FROM job_counts WHERE queue >= :first AND queue <= :last ORDER BY queue, state",
+        {"first": queue or NO_TENANT_START, "last": queue or NO_TENANT_END},
+    ):
+        counts.setdefault(name, {})[state] = jobs
+    return counts
 
 
 def counts_of_tenant(tx: Transaction, tenant: str) -> dict[str, dict[str, int]]:

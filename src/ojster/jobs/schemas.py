@@ -132,16 +132,13 @@ def _versions(tx: Transaction, type: str) -> list[Schema]:
     return [_schema(row) for row in rows]
 
 
-def list_schemas(tx: Transaction, types: Sequence[str | None]) -> list[list[Schema]]:
+@for_each
+def list_schemas(tx: Transaction, type: str | None) -> list[Schema]:
     """Return the schemas of each job type, or (``None``) of all, the latest version first."""
-    results = []
-    for type in types:
-        if type is not None:
-            results.append(_versions(tx, type))
-        else:
-            rows = tx.execute(f"SELECT {_COLUMNS} FROM schemas ORDER BY type, major DESC, minor DESC, patch DESC")
-            results.append([_schema(row) for row in rows])
-    return results
+    if type is not None:
+        return _versions(tx, type)
+    rows = tx.execute(f"SELECT {_COLUMNS} FROM schemas ORDER BY type, major DESC, minor DESC, patch DESC")
+    return [_schema(row) for row in rows]
 
 
 def find_by_uri(tx: Transaction, named: Sequence[tuple[str, str]]) -> list[Schema | None]:
@@ -151,23 +148,19 @@ def find_by_uri(tx: Transaction, named: Sequence[tuple[str, str]]) -> list[Schem
     return [by_uri.get(pair) for pair in named]
 
 
-def delete_schemas(tx: Transaction, named: Sequence[tuple[str, Version]]) -> list[Schema | OjsterError]:
+@for_each
+def delete_schemas(tx: Transaction, version_of_type: tuple[str, Version]) -> Schema | OjsterError:
     """Delete versions of schemas; return each deleted schema, or ``NotFound``."""
-    results: list[Schema | OjsterError] = []
-    for type, version in named:
-        schema = next(
-            (version_schema for version_schema in _versions(tx, type) if version_schema.version == version), None
-        )
-        if schema is None:
-            results.append(no_schema(type, ".".join(map(str, version))))
-            continue
-        tx.execute(
-            "DELETE FROM schemas WHERE type = :type AND major = :major AND minor = :minor AND patch = :patch",
-            dict(zip(("major", "minor", "patch"), version, strict=True)) | {"type": type},
-        )
-        tx.effects.configured = True
-        results.append(schema)
-    return results
+    type, version = version_of_type
+    schema = next((version_schema for version_schema in _versions(tx, type) if version_schema.version == version), None)
+    if schema is None:
+        return no_schema(type, ".".join(map(str, version)))
+    tx.execute(
+        "DELETE FROM schemas WHERE type = :type AND major = :major AND minor = :minor AND patch = :patch",
+        dict(zip(("major", "minor", "patch"), version, strict=True)) | {"type": type},
+    )
+    tx.effects.configured = True
+    return schema
 
 
 def no_schema(type: str, version: str | None = None) -> NotFound:

@@ -15,6 +15,7 @@ from ojster.core.errors import InvalidRequest
 from ojster.core.parsing import read_value
 from ojster.core.tenant import NOBODY
 from ojster.jobs.names import check_type
+from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
 
 MAX_SIGNATURE_BYTES: Final = 8_192
@@ -110,26 +111,24 @@ def announce(tx: Transaction, announcements: Sequence[Announcement]) -> list[int
     return [len(announcement.rows) for announcement in announcements]
 
 
-def list_signatures(tx: Transaction, requests: Sequence[tuple[str, str | None]]) -> list[list[Signature]]:
+@for_each
+def list_signatures(tx: Transaction, request: tuple[str, str | None]) -> list[Signature]:
     """Return the signatures that a tenant sees, of one type or (``None``) of all, by type.
 
     Those of its own workers come before those of workers for all tenants.
     """
-    results = []
-    for tenant, type in requests:
-        rows = tx.execute(
-            """
-            SELECT type, schema, is_flow, announced_at
-            FROM signatures
-            WHERE tenant IN (:nobody, :tenant)
-                AND type = coalesce(:type, type)
-            ORDER BY type, tenant
-            """,
-            {"tenant": tenant, "nobody": NOBODY, "type": type},
-        )
-        known = {
-            name: Signature(name, msgspec.json.decode(bytes(body)), bool(is_flow), at)
-            for name, body, is_flow, at in rows
-        }
-        results.append(list(known.values()))
-    return results
+    tenant, type = request
+    rows = tx.execute(
+        """
+        SELECT type, schema, is_flow, announced_at
+        FROM signatures
+        WHERE tenant IN (:nobody, :tenant)
+            AND type = coalesce(:type, type)
+        ORDER BY type, tenant
+        """,
+        {"tenant": tenant, "nobody": NOBODY, "type": type},
+    )
+    known = {
+        name: Signature(name, msgspec.json.decode(bytes(body)), bool(is_flow), at) for name, body, is_flow, at in rows
+    }
+    return list(known.values())

@@ -5,7 +5,7 @@ Spec: ojs-rate-limiting 10
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
@@ -90,34 +90,31 @@ def uses_of(tx: Transaction, job: Job) -> Iterator[LimitUse]:
             yield LimitUse("throttle", throttle.limit, used, shown, format_duration(throttle.period))
 
 
-def limit_headers(tx: Transaction, keys: Sequence[str]) -> list[dict[str, str]]:
+@for_each
+def limit_headers(tx: Transaction, key: str) -> dict[str, str]:
     """Return the rate limit headers for each key, empty if it has no limit. Waiting jobs are not counted."""
-    results = []
-    for key in keys:
-        limit = find_limit(tx, key)
-        results.append({} if limit is None else LimitState(limit, count_active(tx, key), 0, tx.now).headers())
-    return results
+    limit = find_limit(tx, key)
+    return {} if limit is None else LimitState(limit, count_active(tx, key), 0, tx.now).headers()
 
 
-def list_limits(tx: Transaction, pages: Sequence[tuple[str, int, int]]) -> list[tuple[list[LimitState], int]]:
+@for_each
+def list_limits(tx: Transaction, page: tuple[str, int, int]) -> tuple[list[LimitState], int]:
     """Return a page of the limits of a tenant's keys, ordered by key, and the total number.
 
     A page is ``(tenant, limit, offset)``.
     """
-    results = []
-    for tenant, size, offset in pages:
-        first, end = names_of(tenant) if tenant else (NO_TENANT_START, NO_TENANT_END)
-        bounds = {"first": first, "end": end}
-        rows = tx.execute(
-            f"""
-            SELECT {_COLUMNS}
-            FROM rate_limits
-            WHERE key >= :first AND key < :end
-            ORDER BY key
-            LIMIT :size OFFSET :offset
-            """,
-            bounds | {"size": size, "offset": offset},
-        )
-        ((total,),) = tx.execute("SELECT count(*) FROM rate_limits WHERE key >= :first AND key < :end", bounds)
-        results.append(([_state(tx, limit_of(row)) for row in rows], int(total)))
-    return results
+    tenant, size, offset = page
+    first, end = names_of(tenant) if tenant else (NO_TENANT_START, NO_TENANT_END)
+    bounds = {"first": first, "end": end}
+    rows = tx.execute(
+        f"""
+        SELECT {_COLUMNS}
+        FROM rate_limits
+        WHERE key >= :first AND key < :end
+        ORDER BY key
+        LIMIT :size OFFSET :offset
+        """,
+        bounds | {"size": size, "offset": offset},
+    )
+    ((total,),) = tx.execute("SELECT count(*) FROM rate_limits WHERE key >= :first AND key < :end", bounds)
+    return ([_state(tx, limit_of(row)) for row in rows], int(total))

@@ -24,6 +24,7 @@ from ojster.queues.limit_views import LimitState
 from ojster.queues.limits import count_active, find_limit, key_of_queue
 from ojster.queues.queues import Queue, find_queue, list_queues
 from ojster.queues.rules import Bound, queue_bounds
+from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
 
 THROUGHPUT_MINUTES: Final = 5
@@ -129,31 +130,28 @@ class QueueDetail(msgspec.Struct, frozen=True):
     limit: LimitState | None
 
 
-def show_queues(tx: Transaction, names: Sequence[str]) -> list[QueueDetail | None]:
+@for_each
+def show_queues(tx: Transaction, name: str) -> QueueDetail | None:
     """Return the details of each queue; ``None``: the queue does not exist."""
-    results: list[QueueDetail | None] = []
-    for name in names:
-        queue = find_queue(tx, name)
-        if queue is None:
-            results.append(None)
-            continue
-        (counts,) = count_jobs(tx, (name,))
-        recent, hour = work_by_queue(tx, THROUGHPUT_MINUTES, name), work_by_queue(tx, LATENCY_MINUTES, name)
-        config, limit = read_config(tx, name), find_limit(tx, key_of_queue(name))
-        overview = QueueOverview(
-            queue,
-            counts.get(name, {}),
-            recent.get(name, Work()),
-            hour.get(name, Work()),
-            oldest_waiting(tx, name),
-            config.backpressure,
-        )
-        state = None
-        if limit is not None and limit.own != Limits():
-            active, waiting = count_active(tx, limit.key), overview.counts.get("available", 0)
-            state = LimitState(limit, active, waiting, tx.now)
-        results.append(QueueDetail(overview, config, state))
-    return results
+    queue = find_queue(tx, name)
+    if queue is None:
+        return None
+    (counts,) = count_jobs(tx, (name,))
+    recent, hour = work_by_queue(tx, THROUGHPUT_MINUTES, name), work_by_queue(tx, LATENCY_MINUTES, name)
+    config, limit = read_config(tx, name), find_limit(tx, key_of_queue(name))
+    overview = QueueOverview(
+        queue,
+        counts.get(name, {}),
+        recent.get(name, Work()),
+        hour.get(name, Work()),
+        oldest_waiting(tx, name),
+        config.backpressure,
+    )
+    state = None
+    if limit is not None and limit.own != Limits():
+        active, waiting = count_active(tx, limit.key), overview.counts.get("available", 0)
+        state = LimitState(limit, active, waiting, tx.now)
+    return QueueDetail(overview, config, state)
 
 
 class DeadLetters(msgspec.Struct, frozen=True):

@@ -28,33 +28,31 @@ class PoolOverview(msgspec.Struct, frozen=True):
     active_jobs: int
 
 
-def put_pools(tx: Transaction, pools: Sequence[Pool]) -> list[tuple[PoolOverview, bool]]:
+@for_each
+def put_pools(tx: Transaction, pool: Pool) -> tuple[PoolOverview, bool]:
     """Create or change pools, effective at once; return each pool, and whether it is new."""
-    results = []
-    for pool in pools:
-        # The second of two changes must see the first: the time of the creation stays, and the event names the strategy
-        # that was replaced.
-        known = _find(tx, pool.name, tx.for_update)
-        kept = msgspec.structs.replace(pool, created_at=known.created_at if known else tx.now, updated_at=tx.now)
-        tx.execute(
-            """
-            INSERT INTO pools (name, body)
-            VALUES (:name, :body)
-            ON CONFLICT (name) DO UPDATE SET body = excluded.body
-            """,
-            {"name": pool.name, "body": msgspec.json.encode(kept)},
+    # The second of two changes must see the first: the time of the creation stays, and the event names the strategy
+    # that was replaced.
+    known = _find(tx, pool.name, tx.for_update)
+    kept = msgspec.structs.replace(pool, created_at=known.created_at if known else tx.now, updated_at=tx.now)
+    tx.execute(
+        """
+        INSERT INTO pools (name, body)
+        VALUES (:name, :body)
+        ON CONFLICT (name) DO UPDATE SET body = excluded.body
+        """,
+        {"name": pool.name, "body": msgspec.json.encode(kept)},
+    )
+    _changed(tx, *(version for version in (known, kept) if version is not None))
+    if known is not None and known.sharing != kept.sharing:
+        tx.emit_about(
+            "scheduling.rebalanced",
+            pool.name,
+            pool=pool.name,
+            previous_strategy=known.sharing.strategy,
+            new_strategy=kept.sharing.strategy,
         )
-        _changed(tx, *(version for version in (known, kept) if version is not None))
-        if known is not None and known.sharing != kept.sharing:
-            tx.emit_about(
-                "scheduling.rebalanced",
-                pool.name,
-                pool=pool.name,
-                previous_strategy=known.sharing.strategy,
-                new_strategy=kept.sharing.strategy,
-            )
-        results.append((_overview(tx, kept), known is None))
-    return results
+    return (_overview(tx, kept), known is None)
 
 
 @for_each

@@ -206,20 +206,18 @@ def _refuse_foreign(tx: Transaction, cron: Cron, caller: str | None) -> Forbidde
     return None
 
 
-def switch(tx: Transaction, orders: Sequence[tuple[str, bool]]) -> list[Cron | OjsterError]:
+@for_each
+def switch(tx: Transaction, order: tuple[str, bool]) -> Cron | OjsterError:
     """Enable or disable cron jobs."""
-    results: list[Cron | OjsterError] = []
-    for name, enabled in orders:
-        # The whole row is written back: a run that fires meanwhile would be undone.
-        cron = find(tx, name, tx.for_update)
-        if cron is None:
-            results.append(no_cron(name))
-            continue
-        next_run_at = cron.schedule.next_after(tx.now) if enabled else None
-        cron = msgspec.structs.replace(cron, enabled=enabled, next_run_at=next_run_at)
-        write(tx, cron)
-        results.append(cron)
-    return results
+    name, enabled = order
+    # The whole row is written back: a run that fires meanwhile would be undone.
+    cron = find(tx, name, tx.for_update)
+    if cron is None:
+        return no_cron(name)
+    next_run_at = cron.schedule.next_after(tx.now) if enabled else None
+    cron = msgspec.structs.replace(cron, enabled=enabled, next_run_at=next_run_at)
+    write(tx, cron)
+    return cron
 
 
 @for_each
@@ -252,24 +250,22 @@ class CronSelection(Bounded, frozen=True):
     offset: PageOffset = 0
 
 
-def list_crons(tx: Transaction, selections: Sequence[CronSelection]) -> list[tuple[list[Cron], int]]:
+@for_each
+def list_crons(tx: Transaction, chosen: CronSelection) -> tuple[list[Cron], int]:
     """Return the page of cron jobs that each selection names, and the number of them on all pages."""
-    results = []
-    for chosen in selections:
-        first, end = names_of(chosen.tenant) if chosen.tenant else TENANT_NAMES_RANGE
-        of_tenant = "name >= :first AND name < :end"
-        whose = "1 = 1" if chosen.tenant is None else of_tenant if chosen.tenant else f"NOT ({of_tenant})"
-        matching = f"FROM crons WHERE {whose}"
-        if chosen.enabled is not None:
-            matching += f" AND enabled = {int(chosen.enabled)}"
-        bounds = {"first": first, "end": end}
-        ((total,),) = tx.execute(f"SELECT count(*) {matching}", bounds)
-        rows = tx.execute(
-            f"SELECT {COLUMNS} {matching} ORDER BY name LIMIT :limit OFFSET :offset",
-            bounds | {"limit": total if chosen.limit is None else chosen.limit, "offset": chosen.offset},
-        )
-        results.append(([cron_of(row) for row in rows], int(total)))
-    return results
+    first, end = names_of(chosen.tenant) if chosen.tenant else TENANT_NAMES_RANGE
+    of_tenant = "name >= :first AND name < :end"
+    whose = "1 = 1" if chosen.tenant is None else of_tenant if chosen.tenant else f"NOT ({of_tenant})"
+    matching = f"FROM crons WHERE {whose}"
+    if chosen.enabled is not None:
+        matching += f" AND enabled = {int(chosen.enabled)}"
+    bounds = {"first": first, "end": end}
+    ((total,),) = tx.execute(f"SELECT count(*) {matching}", bounds)
+    rows = tx.execute(
+        f"SELECT {COLUMNS} {matching} ORDER BY name LIMIT :limit OFFSET :offset",
+        bounds | {"limit": total if chosen.limit is None else chosen.limit, "offset": chosen.offset},
+    )
+    return ([cron_of(row) for row in rows], int(total))
 
 
 def find_cron(tx: Transaction, names: Sequence[str]) -> list[Cron | OjsterError]:

@@ -174,26 +174,24 @@ class TenantChange(msgspec.Struct, frozen=True):
     reason: str | None = None
 
 
-def put_tenants(tx: Transaction, changes: Sequence[TenantChange]) -> list[bool]:
+@for_each
+def put_tenants(tx: Transaction, change: TenantChange) -> bool:
     """Configure tenants, effective at once; return for each whether it had no configuration before."""
-    results = []
-    for change in changes:
-        # Two changes of different members must both last: they are merged into one value and written back.
-        rows = tx.execute("SELECT body FROM tenants WHERE id = :id" + tx.for_update, {"id": change.id})
-        known = decode_tenant(rows[0][0]) if rows else None
-        before = Tenant(change.id) if known is None or change.anew else known
-        tenant = msgspec.structs.replace(
-            before, **change.members, created_at=known.created_at if known else tx.now, updated_at=tx.now
-        )
-        tx.execute(
-            "INSERT INTO tenants (id, body) VALUES (:id, :body) ON CONFLICT (id) DO UPDATE SET body = excluded.body",
-            {"id": tenant.id, "body": msgspec.json.encode(tenant)},
-        )
-        event = "tenant.created" if known is None else "tenant.changed"
-        tx.emit_about(event, shown_tenant(tenant.id), tenant=tenant.id, reason=change.reason)
-        invalidate_tenant(tx, tenant.id)
-        results.append(known is None)
-    return results
+    # Two changes of different members must both last: they are merged into one value and written back.
+    rows = tx.execute("SELECT body FROM tenants WHERE id = :id" + tx.for_update, {"id": change.id})
+    known = decode_tenant(rows[0][0]) if rows else None
+    before = Tenant(change.id) if known is None or change.anew else known
+    tenant = msgspec.structs.replace(
+        before, **change.members, created_at=known.created_at if known else tx.now, updated_at=tx.now
+    )
+    tx.execute(
+        "INSERT INTO tenants (id, body) VALUES (:id, :body) ON CONFLICT (id) DO UPDATE SET body = excluded.body",
+        {"id": tenant.id, "body": msgspec.json.encode(tenant)},
+    )
+    event = "tenant.created" if known is None else "tenant.changed"
+    tx.emit_about(event, shown_tenant(tenant.id), tenant=tenant.id, reason=change.reason)
+    invalidate_tenant(tx, tenant.id)
+    return known is None
 
 
 def introduce_tenants(tx: Transaction, changes: Sequence[TenantChange]) -> list[bool]:
