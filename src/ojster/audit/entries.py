@@ -20,6 +20,7 @@ from ojster.core.errors import InvalidRequest
 from ojster.core.parsing import Bounded, PageLimit
 from ojster.core.timestamps import format_timestamp
 from ojster.core.wire import Json
+from ojster.storage.call import for_each
 from ojster.storage.system import note
 from ojster.storage.transaction import ColumnType, Transaction
 
@@ -213,12 +214,9 @@ class AuditQuery(Bounded, frozen=True, kw_only=True):
     limit: PageLimit = 100
 
 
-def select(tx: Transaction, queries: Sequence[AuditQuery]) -> list[list[AuditEntry]]:
+@for_each
+def select(tx: Transaction, query: AuditQuery) -> list[AuditEntry]:
     """Return the entries of each query."""
-    return [_select(tx, query) for query in queries]
-
-
-def _select(tx: Transaction, query: AuditQuery) -> list[AuditEntry]:
     conditions = ["1 = 1"]
     parameters: dict[str, Any] = {}
     for name in ("principal", "tenant", "event", "operation", "outcome"):
@@ -262,12 +260,9 @@ class AuditCheck(msgspec.Struct, frozen=True):
     problem: str | None = None
 
 
-def check(tx: Transaction, starts: Sequence[Position]) -> list[AuditCheck]:
+@for_each
+def check(tx: Transaction, start: Position) -> AuditCheck:
     """Check the entries after each position, at most ``ENTRIES_PER_CHECK``: that none is missing or was changed."""
-    return [_check(tx, start) for start in starts]
-
-
-def _check(tx: Transaction, start: Position) -> AuditCheck:
     head, base = _position(tx, HEAD), _position(tx, BASE)
     last = max(start, base, key=lambda position: position.number)
     rows = tx.execute(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from ojster.core.durations import DAY
 from ojster.core.tenant import called
+from ojster.storage.call import for_each
 from ojster.storage.transaction import ColumnType, Transaction
 
 KEPT_US: Final = 60 * DAY
@@ -110,12 +110,10 @@ def workers_called(tx: Transaction, name: str) -> list[str]:
     return [name, *dict.fromkeys(id for (id,) in rows if called(id) == name)][:MAX_WORKERS]
 
 
-def list_deployments(tx: Transaction, spans: Sequence[tuple[int, int]]) -> list[list[Deployment]]:
+@for_each
+def list_deployments(tx: Transaction, span: tuple[int, int]) -> list[Deployment]:
     """Return when new code came between two times, in microseconds since the epoch, the first first, for each span."""
-    return [_deployments(tx, since, until) for since, until in spans]
-
-
-def _deployments(tx: Transaction, since: int, until: int) -> list[Deployment]:
+    since, until = span
     rows = tx.execute(
         """
         SELECT started_at, code_version, queues

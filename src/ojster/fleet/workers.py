@@ -129,12 +129,9 @@ _BEAT: Final = f"""
 """
 
 
-def beat(tx: Transaction, beats: Sequence[Heartbeat]) -> list[HeartbeatResponse]:
+@for_each
+def beat(tx: Transaction, beat: Heartbeat) -> HeartbeatResponse:
     """Record heartbeats, extend the leases of the workers' jobs, and return a ``HeartbeatResponse`` for each."""
-    return [_beat(tx, beat) for beat in beats]
-
-
-def _beat(tx: Transaction, beat: Heartbeat) -> HeartbeatResponse:
     now = tx.now
     abilities = Abilities(beat.handlers, read_provided(beat.capabilities), runs=beat.job_types)
     _note_abilities(tx, beat, abilities)

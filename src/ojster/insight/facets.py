@@ -17,6 +17,7 @@ from ojster.jobs import search
 from ojster.jobs.filter_walk import JobFilter, conditions, values_of
 from ojster.jobs.names import is_internal
 from ojster.jobs.scope import Scope
+from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
 
 MAX_EXAMINED: Final = 20_000
@@ -63,12 +64,10 @@ class Facets(msgspec.Struct, frozen=True):
     exact: tuple[Facet, ...]
 
 
-def count_facets(tx: Transaction, questions: Sequence[FacetQuestion]) -> list[Facets]:
+@for_each
+def count_facets(tx: Transaction, question: FacetQuestion) -> Facets:
     """Return the facets for each filter."""
-    return [_count(tx, question.chosen, question.scope) for question in questions]
-
-
-def _count(tx: Transaction, chosen: JobFilter, scope: Scope) -> Facets:
+    chosen, scope = question.chosen, question.scope
     newest, examined, is_complete = _newest(tx, chosen, scope.tenant)
     numbers = {key: number for key, number in newest.items() if scope.covers(key[1])}
     counts = {name: _counted(numbers, chosen, place) for place, name in enumerate(FACETS)}

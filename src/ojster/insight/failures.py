@@ -17,6 +17,7 @@ from ojster.core.wire import Count
 from ojster.jobs.failure import pattern_of
 from ojster.jobs.filter_walk import IS_NOT_INTERNAL, JobFilter, conditions, last_errors
 from ojster.jobs.scope import Scope
+from ojster.storage.call import for_each
 from ojster.storage.transaction import Row, Transaction
 
 MAX_EXAMINED: Final = 2_000
@@ -95,12 +96,10 @@ class Failures(Whole):
     is_complete: bool
 
 
-def group_failures(tx: Transaction, questions: Sequence[FailureQuestion]) -> list[Failures]:
+@for_each
+def group_failures(tx: Transaction, question: FailureQuestion) -> Failures:
     """Return the failures in groups, for each filter."""
-    return [_group(tx, question.chosen, question.scope) for question in questions]
-
-
-def _group(tx: Transaction, chosen: JobFilter, scope: Scope) -> Failures:
+    chosen, scope = question.chosen, question.scope
     groups: dict[tuple[str, str, str], FailureGroup] = {}
     examined = 0
     is_complete = True

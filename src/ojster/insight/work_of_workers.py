@@ -15,6 +15,7 @@ import msgspec
 from ojster.fleet.worker_starts import workers_called, workers_of_host
 from ojster.jobs.filter_walk import IS_NOT_INTERNAL
 from ojster.jobs.statistics import MICROSECONDS_PER_MINUTE, Work
+from ojster.storage.call import for_each
 from ojster.storage.tally import BUCKETS_US
 from ojster.storage.transaction import Transaction
 
@@ -48,12 +49,9 @@ class WorkerHistory(msgspec.Struct, frozen=True):
     counted_since: int | None = None
 
 
-def work_of_workers(tx: Transaction, spans: Sequence[WorkerSpan]) -> list[WorkerHistory]:
+@for_each
+def work_of_workers(tx: Transaction, span: WorkerSpan) -> WorkerHistory:
     """Return the work of workers in each span."""
-    return [_history(tx, span) for span in spans]
-
-
-def _history(tx: Transaction, span: WorkerSpan) -> WorkerHistory:
     workers = workers_of_host(tx, span.host) if span.host is not None else workers_called(tx, span.worker or "")
     names = {f"worker_{number}": worker for number, worker in enumerate(workers)}
     rows = tx.execute(

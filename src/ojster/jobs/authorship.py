@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from ojster.core.job import Job
+from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
 
 
@@ -33,12 +34,9 @@ def sign(envelope: bytes, creator: str | None) -> bytes:
     return b'%b,"created_by":%b}' % (envelope[:-1], msgspec.json.encode(creator))
 
 
-def find_creators(tx: Transaction, requests: Sequence[tuple[str, ...]]) -> list[dict[str, str | None]]:
+@for_each
+def find_creators(tx: Transaction, ids: tuple[str, ...]) -> dict[str, str | None]:
     """Return who created each existing job, by job id, for each request."""
-    return [_creators(tx, ids) for ids in requests]
-
-
-def _creators(tx: Transaction, ids: Sequence[str]) -> dict[str, str | None]:
     return creators_of(tx, list(tx.find_jobs(ids).values()))
 
 

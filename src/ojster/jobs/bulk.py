@@ -109,34 +109,9 @@ class _RolledBack(Exception):
         self.outcomes = outcomes
 
 
-def perform(tx: Transaction, bulks: Sequence[Bulk]) -> list[StoredReply | OjsterError | Later]:
-    """Perform each request in a savepoint; return its reply, or the stored reply of a repeated request."""
-    return [_perform(tx, bulk) for bulk in bulks]
-
-
-class KeyedPush(msgspec.Struct, frozen=True):
-    """A job that is pushed once for its idempotency key, and what formats the answer."""
-
-    job: NewJob
-    key: Key
-    answer: Callable[[Pushed], StoredReply]
-
-
 @for_each
-def push_once(tx: Transaction, batch: KeyedPush) -> StoredReply | OjsterError | Later:
-    """Push each job, or return the stored reply of the request that has pushed it."""
-    known = recall(tx, batch.key)
-    if known is None:
-        (pushed,) = push(tx, [(batch.job,)])
-        if isinstance(pushed, list):
-            known = batch.answer(pushed[0])
-            remember(tx, batch.key, known)
-        else:
-            known = pushed
-    return known
-
-
-def _perform(tx: Transaction, bulk: Bulk) -> StoredReply | OjsterError | Later:
+def perform(tx: Transaction, bulk: Bulk) -> StoredReply | OjsterError | Later:
+    """Perform each request in a savepoint; return its reply, or the stored reply of a repeated request."""
     if bulk.key is not None and (known := recall(tx, bulk.key)) is not None:
         return known
     outcomes: Sequence[ItemOutcome | Later]
@@ -162,6 +137,28 @@ def _perform(tx: Transaction, bulk: Bulk) -> StoredReply | OjsterError | Later:
     if bulk.key is not None:
         remember(tx, bulk.key, reply)
     return reply
+
+
+class KeyedPush(msgspec.Struct, frozen=True):
+    """A job that is pushed once for its idempotency key, and what formats the answer."""
+
+    job: NewJob
+    key: Key
+    answer: Callable[[Pushed], StoredReply]
+
+
+@for_each
+def push_once(tx: Transaction, batch: KeyedPush) -> StoredReply | OjsterError | Later:
+    """Push each job, or return the stored reply of the request that has pushed it."""
+    known = recall(tx, batch.key)
+    if known is None:
+        (pushed,) = push(tx, [(batch.job,)])
+        if isinstance(pushed, list):
+            known = batch.answer(pushed[0])
+            remember(tx, batch.key, known)
+        else:
+            known = pushed
+    return known
 
 
 def _do(tx: Transaction, bulk: Bulk) -> list[ItemOutcome | Later]:

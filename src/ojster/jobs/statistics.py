@@ -17,6 +17,7 @@ import msgspec
 from ojster.core.queue_names import name_of_type
 from ojster.core.tenant import NO_TENANT_END, NO_TENANT_START
 from ojster.jobs.names import INTERNAL_QUEUES_RANGE, is_internal
+from ojster.storage.call import for_each
 from ojster.storage.tally import BUCKETS_US, SUMS
 from ojster.storage.transaction import Transaction
 
@@ -144,16 +145,13 @@ class Span(msgspec.Struct, frozen=True):
     type: str | None = None
 
 
-def history(tx: Transaction, spans: Sequence[Span]) -> list[list[tuple[int, Work]]]:
+@for_each
+def history(tx: Transaction, span: Span) -> list[tuple[int, Work]]:
     """Return the totals of each step that has any, oldest first.
 
     Each comes with the start of its step, in microseconds since the epoch. Over all queues, those of the server's own
     work are left out.
     """
-    return [_history(tx, span) for span in spans]
-
-
-def _history(tx: Transaction, span: Span) -> list[tuple[int, Work]]:
     first, last = span.since // MICROSECONDS_PER_MINUTE, span.until // MICROSECONDS_PER_MINUTE + 1
     name = span.queue if span.type is None else name_of_type(span.type)
     where = f"{_OF_QUEUES}NOT (queue >= :internal AND queue < :others) AND " if name is None else "queue = :queue AND "

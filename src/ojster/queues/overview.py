@@ -164,15 +164,12 @@ class DeadLetters(msgspec.Struct, frozen=True):
     newest_at: int | None
 
 
-def count_dead_letters(tx: Transaction, scopes: Sequence[Scope]) -> list[DeadLetters]:
+@for_each
+def count_dead_letters(tx: Transaction, scope: Scope) -> DeadLetters:
     """Return the counts of the dead letters that each scope sees, without those of the server's own work.
 
     Spec: ojs-dead-letter 10.1
     """
-    return [_count_dead_letters(tx, scope) for scope in scopes]
-
-
-def _count_dead_letters(tx: Transaction, scope: Scope) -> DeadLetters:
     where = "" if scope.tenant is None else "AND tenant = :tenant "
     all_rows: list[Any] = tx.execute(
         f"""

@@ -145,7 +145,8 @@ class Registered(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()
 
 
-def register(tx: Transaction, registrations: Sequence[Registration]) -> list[Registered | OjsterError]:
+@for_each
+def register(tx: Transaction, registration: Registration) -> Registered | OjsterError:
     """Register or update cron jobs by name.
 
     An update keeps the history, and also the next run if the schedule is unchanged, so an application may register all
@@ -153,10 +154,6 @@ def register(tx: Transaction, registrations: Sequence[Registration]) -> list[Reg
 
     Spec: ojs-cron 8.1
     """
-    return [_register(tx, registration) for registration in registrations]
-
-
-def _register(tx: Transaction, registration: Registration) -> Registered | OjsterError:
     cron, caller = registration.cron, registration.cron.created_by
     # A cron job that does not exist has no row to lock: registrations of one name take turns by a key. A known row is
     # locked as well, because a run writes it too: a row that is written back as it was before would run again.

@@ -8,7 +8,6 @@ Spec: ojs-cron
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -26,6 +25,7 @@ from ojster.queues.rules import completed
 from ojster.schedules.cron import COLUMNS, Cron, cron_of, find, no_cron, write
 from ojster.schedules.misses import Miss, note_late, note_miss
 from ojster.schedules.runs import cancel_unfinished, key_of_line, unfinished_run
+from ojster.storage.call import for_each
 from ojster.storage.transaction import Held, Later, Transaction
 from ojster.workflows.plan.values import NewWorkflow
 from ojster.workflows.run.starting import Starter, start_workflow
@@ -72,15 +72,13 @@ def fire_due(tx: Transaction) -> Due:
     return Due(next_run_at, has_more=fired < len(rows))
 
 
-def trigger(tx: Transaction, orders: Sequence[tuple[str, str | None]]) -> list[Job | NewWorkflow | OjsterError]:
+@for_each
+def trigger(tx: Transaction, order: tuple[str, str | None]) -> StartedByCron | OjsterError:
     """Start what cron jobs start now, enabled or not and whatever runs already; their next runs stay as they are.
 
     Each order is the name of the cron job, and that of the caller, if it is known: it is the creator of the run.
     """
-    return [_trigger(tx, name, by) for name, by in orders]
-
-
-def _trigger(tx: Transaction, name: str, by: str | None) -> StartedByCron | OjsterError:
+    name, by = order
     # The number of runs is read and written back: a run that fires meanwhile would not be counted.
     cron = find(tx, name, tx.for_update)
     if cron is None:
