@@ -121,14 +121,14 @@ def push_message(tx: Transaction, key: str, message: Message, tenant: str) -> No
     accepted(pushed)
 
 
-def record_outcomes(tx: Transaction, outcomes: Sequence[tuple[str, DeliveryOutcome, dict[str, Any]]]) -> list[None]:
+@for_each
+def record_outcomes(tx: Transaction, noted: tuple[str, DeliveryOutcome, dict[str, Any]]) -> None:
     """Record how messages were delivered, each as ``(event type, outcome, event data)``, and emit the events."""
-    for event, outcome, more in outcomes:
-        # As of webhooks: of a channel that was deleted meanwhile nothing is noted, and a deletion sees the note.
-        if outcome.error is None or _find(tx, outcome.receiver, tx.for_update) is not None:
-            note_outcome(tx, outcome)
-        tx.emit_about(event, outcome.receiver, QUEUE, channel=called(outcome.receiver), **more)
-    return [None for _ in outcomes]
+    event, outcome, more = noted
+    # As of webhooks: of a channel that was deleted meanwhile nothing is noted, and a deletion sees the note.
+    if outcome.error is None or _find(tx, outcome.receiver, tx.for_update) is not None:
+        note_outcome(tx, outcome)
+    tx.emit_about(event, outcome.receiver, QUEUE, channel=called(outcome.receiver), **more)
 
 
 def _filled(template: str, job: Job, event: Event) -> str:

@@ -144,16 +144,16 @@ def no_subscription(id: str) -> NotFound:
     return NotFound(f"There is no subscription {id}.", resource_type="webhook_subscription", resource_id=id)
 
 
-def record_outcomes(tx: Transaction, outcomes: Sequence[tuple[str, DeliveryOutcome, dict[str, Any]]]) -> list[None]:
+@for_each
+def record_outcomes(tx: Transaction, noted: tuple[str, DeliveryOutcome, dict[str, Any]]) -> None:
     """Record how deliveries ended, each as ``(event type, outcome, event data)``, and emit the events."""
-    for event, outcome, more in outcomes:
-        # An attempt may end after its subscription was deleted, which then nothing would forget any more. The lock lets
-        # a deletion that runs now wait, and then see the note.
-        known = None if outcome.error is None else _find(tx, outcome.receiver, tx.for_update)
-        if outcome.error is None or (known is not None and known.active):
-            note_outcome(tx, outcome)
-        tx.emit_about(event, outcome.receiver, QUEUE, subscription_id=outcome.receiver, **more)
-    return [None for _ in outcomes]
+    event, outcome, more = noted
+    # An attempt may end after its subscription was deleted, which then nothing would forget any more. The lock lets
+    # a deletion that runs now wait, and then see the note.
+    known = None if outcome.error is None else _find(tx, outcome.receiver, tx.for_update)
+    if outcome.error is None or (known is not None and known.active):
+        note_outcome(tx, outcome)
+    tx.emit_about(event, outcome.receiver, QUEUE, subscription_id=outcome.receiver, **more)
 
 
 def _find(tx: Transaction, id: str, lock: str = "") -> Subscription | None:

@@ -255,11 +255,10 @@ def reset_uploads(tx: Transaction, upload: Finish) -> list[str] | OjsterError:
     return [piece for (piece,) in pieces]
 
 
-def distrust(tx: Transaction, ids: Sequence[str]) -> list[None]:
+@for_each
+def distrust(tx: Transaction, id: str) -> None:
     """Mark files as damaged, so that no upload is answered with them; references to them stay."""
-    for id in ids:
-        tx.execute("UPDATE files SET state = 'damaged' WHERE id = :id AND state = 'complete'", {"id": id})
-    return [None for _ in ids]
+    tx.execute("UPDATE files SET state = 'damaged' WHERE id = :id AND state = 'complete'", {"id": id})
 
 
 def _gone_on(file_id: str) -> Conflict:
@@ -358,13 +357,12 @@ def count_forgettable_files(tx: Transaction, requests: Sequence[None]) -> list[i
     return [int(count) for _ in requests]
 
 
-def erase_files(tx: Transaction, ids: Sequence[str]) -> list[None]:
+@for_each
+def erase_files(tx: Transaction, id: str) -> None:
     """Delete the records of files after their pieces."""
-    for id in ids:
-        tx.execute("DELETE FROM file_pieces WHERE file = :id", {"id": id})
-        for tenant, stored in tx.execute("DELETE FROM files WHERE id = :id RETURNING tenant, stored", {"id": id}):
-            add_bytes(tx, tenant, -stored)
-    return [None for _ in ids]
+    tx.execute("DELETE FROM file_pieces WHERE file = :id", {"id": id})
+    for tenant, stored in tx.execute("DELETE FROM files WHERE id = :id RETURNING tenant, stored", {"id": id}):
+        add_bytes(tx, tenant, -stored)
 
 
 def _doom(tx: Transaction, file_id: str) -> None:

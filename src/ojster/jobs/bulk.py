@@ -248,11 +248,10 @@ class Summary(msgspec.Struct, frozen=True):
     succeeded: int
 
 
-def conclude(tx: Transaction, summaries: Sequence[Summary]) -> list[None]:
+@for_each
+def conclude(tx: Transaction, summary: Summary) -> None:
     """Record the end of a bulk operation that took several transactions."""
-    for summary in summaries:
-        tell(tx, summary.action, summary.total, summary.succeeded, "partial")
-    return [None for _ in summaries]
+    tell(tx, summary.action, summary.total, summary.succeeded, "partial")
 
 
 def tell(tx: Transaction, action: Action, total: int, succeeded: int, atomicity: str) -> None:

@@ -5,7 +5,6 @@ Spec: ojs-bulk-operations 10
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -100,17 +99,17 @@ def renew(tx: Transaction, key: Key) -> None:
     )
 
 
-def finish(tx: Transaction, answers: Sequence[tuple[Key, StoredReply | None]]) -> list[None]:
+@for_each
+def finish(tx: Transaction, answer: tuple[Key, StoredReply | None]) -> None:
     """Store the final response to each request; with ``None``, delete the key so that the request can be repeated."""
-    for key, reply in answers:
-        if reply is not None:
-            remember(tx, key, reply)
-        else:
-            tx.execute(
-                "DELETE FROM idempotency_keys WHERE operation = :operation AND key = :key",
-                {"operation": key.operation, "key": key.key},
-            )
-    return [None for _ in answers]
+    key, reply = answer
+    if reply is not None:
+        remember(tx, key, reply)
+    else:
+        tx.execute(
+            "DELETE FROM idempotency_keys WHERE operation = :operation AND key = :key",
+            {"operation": key.operation, "key": key.key},
+        )
 
 
 def remember(tx: Transaction, key: Key, reply: StoredReply) -> None:
