@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from typing import Any, cast
 
@@ -21,12 +21,14 @@ from hypothesis import strategies as st
 
 from ojster.core.access import Grant, Role
 from ojster.core.errors import InvalidRequest
+from ojster.jobs.idempotency import forget_replies
 from ojster.jobs.middleware import EnqueueFunction, JobRequest
 from ojster.server import cloud_events
 from ojster.server.application import Application
 from ojster.server.request import HttpRequest, Services
 from ojster.server.triggers import Triggers, read_triggers
 from ojster.service import Service
+from ojster.storage.transaction import Transaction
 from tests.amount import cases
 from tests.conftest import Bench
 
@@ -142,6 +144,8 @@ async def test_the_first_trigger_that_covers_an_event_names_the_job_and_makes_it
         ({"data": "text", "datacontenttype": "text/plain"}, ["text"]),
         ({"data": 0}, [0]),
         ({"data_base64": base64.b64encode(b'{"a": 1}').decode()}, [{"a": 1}]),
+        ({"data": [1], "data_base64": None}, [1]),
+        ({"data_base64": None}, []),
         ({"data": 1, "subject": None, "traceparent": "00-x", "n": 7}, [1]),
     ],
 )
@@ -202,6 +206,24 @@ async def test_an_event_counts_as_new_after_a_day(http: httpx.AsyncClient, bench
     first = await send(http, event())
     bench.clock.advance(24 * 3600 + 1)
     assert (await send(http, event())).json()["job"]["id"] != first.json()["job"]["id"]
+
+
+@pytest.mark.parametrize("window", [60, 7 * 24 * 3600])
+async def test_the_window_in_which_an_event_is_known_is_of_ones_choice(bench: Bench, window: int) -> None:
+    """Spec: ojs-cloudevents-interop 8.4"""
+
+    def forget(tx: Transaction, items: Sequence[None]) -> list[None]:
+        forget_replies(tx)
+        return [None for _ in items]
+
+    app = Application(bench.service, triggers=read_triggers(b'{"dedup_window": "PT%dS"}' % window))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test") as client:
+        first = await send(client, event())
+        bench.clock.advance(window - 1)
+        await bench.run(forget, None)
+        assert (await send(client, event())).json() == first.json()
+        bench.clock.advance(2)
+        assert (await send(client, event())).json()["job"]["id"] != first.json()["job"]["id"]
 
 
 async def test_each_event_of_a_batch_is_handled_alone(http: httpx.AsyncClient, bench: Bench) -> None:
@@ -395,6 +417,9 @@ async def test_what_servers_send_makes_jobs_only_where_a_trigger_names_it(
         '{"filters": [{"match": {"type": "a"}, "job_type": "Not A Type"}]}',
         '{"filters": [{"match": {"type": "a"}, "job_type": "a", "queue": "Not A Queue"}]}',
         '{"filters": [{"match": {"type": "a"}, "job_type": "a", "transform": "none"}]}',
+        '{"dedup_window": "PT0S"}',
+        '{"dedup_window": "P31D"}',
+        '{"dedup_window": "a day"}',
         '{"filters": [{"match": {"type": "a"}, "job_type": "a", "transform": {"mode": "other"}}]}',
         '{"filters": [{"match": {"type": "a"}, "job_type": "a", "transform": {"mode": "template"}}]}',
         *(

@@ -15,7 +15,7 @@ from ojster.storage.call import for_each
 from ojster.storage.transaction import Later, Transaction
 
 RESPONSE_RETENTION_US: Final = DAY
-"""Retention of a stored response, in microseconds."""
+"""Default retention of a stored response, in microseconds."""
 
 IN_PROGRESS: Final = 0
 """Status of a request that is still being processed, in several transactions."""
@@ -27,12 +27,14 @@ ABANDONED_AFTER_US: Final = MINUTE
 class Key(msgspec.Struct, frozen=True):
     """Idempotency key of a request. Keys are separate for each operation.
 
-    ``fingerprint`` is a hash of the request, to detect that a key is reused for a different one.
+    ``fingerprint`` is a hash of the request, to detect that a key is reused for a different one. ``retention_us`` is
+    that of its response.
     """
 
     operation: str
     key: str
     fingerprint: str
+    retention_us: int = RESPONSE_RETENTION_US
 
 
 class StoredReply(msgspec.Struct, frozen=True):
@@ -128,7 +130,8 @@ def remember(tx: Transaction, key: Key, reply: StoredReply) -> None:
             "fingerprint": key.fingerprint,
             "status": reply.status,
             "body": reply.body,
-            "now": tx.now,
+            # A response with another retention counts as that much older or newer, so that all expire at one age.
+            "now": tx.now + key.retention_us - RESPONSE_RETENTION_US,
         },
     )
 

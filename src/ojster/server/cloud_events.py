@@ -126,7 +126,8 @@ async def _push(request: HttpRequest, event: CloudEvent) -> StoredReply | None:
     name = hashlib.sha256(encode([event.source, event.id])).hexdigest()
     # The same event may come in another form, so what else it says is not compared. The queue is: who may push to one
     # queue must not get the answer to somebody's event of another.
-    return await push_once(request, job, Key("cloud_event", name, job.queue))
+    key = Key("cloud_event", name, job.queue, request.triggers.dedup_window_us)
+    return await push_once(request, job, key)
 
 
 def _refuse_key(request: HttpRequest) -> None:
@@ -189,7 +190,7 @@ def _event_of(members: Members) -> CloudEvent:
         raise InvalidRequest(f"The request is no CloudEvent of version 1.0: {error}.") from None
     if event.time is not None:
         parse_timestamp(event.time)
-    if "data_base64" in members:
+    if bytes(members.get("data_base64", b"null")) != b"null":
         members["data"] = _from_base64(members)
     event.members = members
     return event

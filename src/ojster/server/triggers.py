@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
+from ojster.core.durations import MONTH, SECOND, parse_duration
 from ojster.core.errors import InvalidRequest
 from ojster.core.json_objects import Members
 from ojster.core.references import Reference, Unresolvable, follow
@@ -116,10 +117,23 @@ class Trigger(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Triggers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The triggers of a server: the first that covers an event counts. Other types name their job after a prefix."""
+    """The triggers of a server: the first that covers an event counts. Other types name their job after a prefix.
+
+    Of the same event, no second job is made within ``dedup_window``, a duration. Spec: ojs-cloudevents-interop 8.4
+    """
 
     filters: list[Trigger] = []
     type_prefix: str = PREFIX
+    dedup_window: str = "P1D"
+
+    def __post_init__(self) -> None:
+        if not SECOND <= self.dedup_window_us <= MONTH:
+            raise ValueError(f"dedup_window {self.dedup_window!r:.40} is not between a second and 30 days")
+
+    @property
+    def dedup_window_us(self) -> int:
+        """``dedup_window`` in microseconds."""
+        return parse_duration(self.dedup_window)
 
     def request_of(self, event: CloudEvent) -> Members:
         """Return the request that pushes the job of an event.

@@ -310,7 +310,7 @@ CREATE TABLE idempotency_keys (
     fingerprint TEXT COLLATE "C" NOT NULL, -- of the request: another one with the same key is refused
     status      BIGINT           NOT NULL, -- of the answer
     body        BYTEA            NOT NULL,
-    created_at  BIGINT           NOT NULL,
+    created_at  BIGINT           NOT NULL, -- shifted by the difference of its retention from a day
     PRIMARY KEY (operation, key)
 );
 

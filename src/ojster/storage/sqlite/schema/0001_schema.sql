@@ -272,7 +272,7 @@ CREATE TABLE idempotency_keys (
     fingerprint TEXT    NOT NULL, -- of the request: another one with the same key is refused
     status      INTEGER NOT NULL, -- of the answer
     body        BLOB    NOT NULL,
-    created_at  INTEGER NOT NULL,
+    created_at  INTEGER NOT NULL, -- shifted by the difference of its retention from a day
     PRIMARY KEY (operation, key)
 ) STRICT, WITHOUT ROWID;
 
