@@ -63,3 +63,9 @@ def test_files_and_definitions_are_started_with_the_same_options(ojster: Ojster,
     assert started["definition"] == "gist"
     refused = ojster("workflows", "start", "nightly", expect=3)
     assert "no file nightly either" in " ".join(refused.split())
+
+
+def test_a_workflow_that_is_unknown_cannot_be_deleted(ojster: Ojster) -> None:
+    unknown = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"
+    for more in ([], ["--dry-run"]):
+        assert unknown in ojster("workflows", "delete", unknown, "-y", *more, expect=3)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from ojster.cli.options import examples, with_json, with_url
+from ojster.cli.options import ask, examples, with_json, with_url
 from ojster.cli.workflow_selection import refuse_selection, sweep_workflows, sweeps_workflows, takes_workflow
 from ojster.workflows.bulk import WorkflowAction
 
@@ -29,5 +29,6 @@ def delete_workflows(workflow_id: str | None, url: str, as_json: bool, **filters
     """Delete a workflow, or all selected ones that have finished, for good, with all that they and their jobs left."""
     if workflow_id is not None:
         refuse_selection({name: value for name, value in filters.items() if name != "dry_run"})
+        ask(url, lambda client: client.workflows.show(workflow_id, steps=False))  # one that is unknown is no success
         filters["ids"] = (workflow_id,)
     return sweep_workflows(WorkflowAction.DELETE, url, as_json, filters)
