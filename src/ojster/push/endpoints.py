@@ -197,6 +197,12 @@ def list_endpoints(tx: Transaction, requests: Sequence[None]) -> list[list[PushE
     return [endpoints for _ in requests]
 
 
+@for_each
+def find_endpoints(tx: Transaction, id: str) -> PushEndpoint | None:
+    """Return endpoints, or ``None`` for each that does not exist."""
+    return _find(tx, id)
+
+
 def _find(tx: Transaction, id: str, lock: str = "") -> PushEndpoint | None:
     rows = tx.execute("SELECT body FROM push_endpoints WHERE id = :id" + lock, {"id": id})
     return decode_endpoint(rows[0][0]) if rows else None

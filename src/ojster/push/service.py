@@ -37,9 +37,8 @@ class PushService(CapabilityService, PushCalls):
             refuse_reserved(queue)
         self.scope.check_queue(queues)
         name = self.scope.named(check_id(id))
-        for known in await self.database.read(endpoints.list_endpoints, None):
-            if known.id == name:
-                self.scope.check_queue(known.queues)  # what is replaced may have jobs of others
+        if (known := await self.database.read(endpoints.find_endpoints, name)) is not None:
+            self.scope.check_queue(known.queues)  # what is replaced may have jobs of others
         rate = None if body.config.rate is None else msgspec.to_builtins(body.config.rate)
         wanted = PushEndpoint(
             id=name,
@@ -110,11 +109,10 @@ class PushService(CapabilityService, PushCalls):
 
     async def _find(self, id: str) -> PushEndpoint:
         name = self.scope.named(id)
-        known = await self.database.read(endpoints.list_endpoints, None)
-        for endpoint in known:
-            if endpoint.id == name and self._sees(endpoint):
-                return endpoint
-        raise endpoints.no_endpoint(name)
+        endpoint = await self.database.read(endpoints.find_endpoints, name)
+        if endpoint is None or not self._sees(endpoint):
+            raise endpoints.no_endpoint(name)
+        return endpoint
 
     def _sees(self, endpoint: PushEndpoint) -> bool:
         is_theirs = self.scope.tenant in (None, endpoint.tenant)
