@@ -124,6 +124,18 @@ def test_wrong_arguments_name_the_job_and_its_signature(
     assert send.enqueue(to="ada").job.args == ["ada", ""]
 
 
+def test_a_step_without_arguments_says_that_results_are_referred_to(app: App) -> None:
+    @app.job
+    def ship(parcel: str) -> None: ...
+
+    with pytest.raises(TypeError) as raised:
+        ship.s()  # type: ignore[call-arg]
+    assert "result_of(NAME)" in raised.value.__notes__[0]
+    with pytest.raises(TypeError) as raised:
+        ship.enqueue()  # type: ignore[call-arg]
+    assert not hasattr(raised.value, "__notes__")
+
+
 DURATIONS: list[Any] = [-1, -0.001, timedelta(seconds=-1), math.nan, math.inf, -math.inf, 1e300, timedelta.max, 1e10]
 """What no duration can be: negative, no number, or longer than 100 years."""
 

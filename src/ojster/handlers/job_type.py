@@ -292,7 +292,12 @@ class JobType(Generic[P, R]):
                 f"{self.type}: the server cannot resolve a reference in arguments that codecs encode. Read the result "
                 "in the handler (JobContext.parent_results), or use an App without codecs."
             )
-        return self.with_data(args, kwargs)
+        try:
+            return self.with_data(args, kwargs)
+        except TypeError as error:
+            if "missing a required argument" in str(error):
+                error.add_note("A step is not called with the result of the one before it: pass result_of(NAME).")
+            raise
 
     def with_data(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Step[R]:
         """Return a workflow step with these arguments, for a server that takes them as they are.
