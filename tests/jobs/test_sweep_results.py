@@ -22,6 +22,8 @@ def test_a_sweep_counts_all_jobs_and_names_the_first_thousand() -> None:
     for start in range(0, 1_200, 200):
         found.add(SweepBatchResult([str(n) for n in range(start, start + 200)], [None] * 200))
     assert (found.matched, found.succeeded, found.failed) == (1_201, 1_200, 1)
+    assert repr(found) == "<Sweep cancel: matched=1201, succeeded=1200, failed=1>"
+    assert repr(Sweep(Action.RETRY, START)) == "<Sweep retry: matched=0, succeeded=0, failed=0, dry run>"
     assert (len(found.items), MAX_ITEM_RESULTS) == (1_000, 1_000)
     assert found.items[0] == ("refused", refusal)
     assert found.items[-1] == ("998", None)

@@ -195,6 +195,11 @@ class Sweep:
         self.deleted: set[str] = set()
         self.next: tuple[int, int] | None = None
 
+    def __repr__(self) -> str:
+        """Show the numbers, for a shell."""
+        what = f"matched={self.matched}, succeeded={self.succeeded}, failed={self.failed}"
+        return f"<Sweep {self.action}: {what}{', dry run' if self.as_of is not None else ''}>"
+
     @property
     def failed(self) -> int:
         """Number of matching items that were refused."""
