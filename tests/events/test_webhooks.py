@@ -350,8 +350,9 @@ async def test_a_subscription_that_makes_no_sense_is_refused(http: Http, body: d
 )
 async def test_addresses_that_are_not_public_are_refused(url: str) -> None:
     sender = WebhookSender()
-    with pytest.raises(InvalidRequest):
+    with pytest.raises(InvalidRequest) as refused:
         await sender.check(url)
+    assert ("--trust-webhooks" in refused.value.message) == url.startswith("http://")  # what allows it is told
     with pytest.raises(Refused):
         await sender.send(Subscription("s", url, ("*",), "secret", 0), {"type": "t"}, "d")
     await sender.close()

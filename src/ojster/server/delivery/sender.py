@@ -196,7 +196,9 @@ class Sender:
             raise Refused("it is not a valid URL") from None
         allowed = ("https", "http") if self.trusting else ("https",)
         if parts.scheme not in allowed or not parts.hostname or port == 0:
-            raise Refused(f"it must begin with {' or '.join(f'{scheme}://' for scheme in allowed)} and name a host")
+            must = f"it must begin with {' or '.join(f'{scheme}://' for scheme in allowed)} and name a host"
+            trust = "; 'ojster serve --trust-webhooks' allows http://, too"
+            raise Refused(must + (trust if parts.scheme == "http" and not self.trusting else ""))
         if parts.username or parts.password:
             raise Refused("it must not contain a user name or a password")
         return parts
