@@ -242,7 +242,7 @@ async def test_an_endpoint_says_since_when_its_function_takes_no_jobs(bench: Ben
     await bench.service.push.note_trouble(Trouble(stored.id, "answered 404", is_final=is_final))
     assert (await bench.service.push.find("fn")).troubled_since == began, "it did not work in between"
     (finding,) = [one for one in await bench.service.insight.attention() if one.kind == "deliveries"]
-    assert finding.message == "http://127.0.0.1:1 accepts no deliveries: answered 404."
+    assert finding.message == "The push endpoint fn accepts no deliveries: answered 404."
     assert not (await bench.service.push.resume("fn")).troubled_since
 
 

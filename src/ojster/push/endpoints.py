@@ -160,7 +160,7 @@ def note_troubles(tx: Transaction, trouble: Trouble) -> None:
     known = _find(tx, trouble.id, tx.for_update)
     if known is None or not known.active:
         return
-    note_outcome(tx, DeliveryOutcome(known.worker_id, public_address(known.url), trouble.error))
+    note_outcome(tx, DeliveryOutcome(known.worker_id, f"The push endpoint {called(known.id)}", trouble.error))
     known = msgspec.structs.replace(known, troubled_since=known.troubled_since or tx.now)
     if trouble.is_final:
         _write(tx, msgspec.structs.replace(known, active=False, reason=trouble.error))
