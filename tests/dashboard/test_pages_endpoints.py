@@ -57,7 +57,7 @@ async def test_an_endpoint_in_trouble_says_why_and_since_when(
     mail, rest, gone = (table(page).get_by_role("row").filter(has_text=name) for name in ("mail.send", "429", "404"))
     await mail.get_by_text("2 of 4").wait_for()
     assert await mail.get_by_role("link", name="1 job in the queues of mail").inner_text() == "1"
-    assert re.search(r"Takes no jobs since .+: answered 429 It gets one to try ", await rest.inner_text())
+    assert re.search(r"Takes no jobs since .+: answered 429\. It gets one to try ", await rest.inner_text())
     assert "It gets none until you resume it." in await gone.inner_text()
     assert [await row.locator(".state").inner_text() for row in (mail, rest, gone)] == ["on", "suspended", "disabled"]
     assert await faults(page) == []

@@ -57,11 +57,9 @@ export function PushEndpoints({ running }: { running: ReadonlyMap<string, number
             empty={<Empty title="No push endpoints">A push endpoint is a function or a web application that gets jobs over HTTP, without workers.</Empty>}
             columns={[
               { label: "Endpoint", className: "grow", cell: (one) => <Named endpoint={one} /> },
-              { label: "Jobs", className: "wide", cell: (one) => <Served endpoint={one} /> },
               { label: "State", cell: (one) => <EndpointState endpoint={one} /> },
               { label: "Busy", cell: (one) => <Busy endpoint={one} running={running.get(one.worker_id) ?? 0} /> },
               { label: "Waiting", className: "num", cell: (one) => <Waiting endpoint={one} jobs={waiting.data} /> },
-              { label: "Rate", className: "num wider", cell: (one) => (one.config.rate ? rateInWords(one.config.rate) : "no limit") },
               {
                 label: "",
                 className: "num nowrap",
@@ -88,26 +86,21 @@ export function PushEndpoints({ running }: { running: ReadonlyMap<string, number
 }
 
 /** Its name and address, and if its function takes no jobs, why and since when. */
-function Named({ endpoint: { id, endpoint, state, reason, troubled_since, suspended_until } }: { endpoint: Endpoint }) {
+function Named({ endpoint: { id, endpoint, queues, job_types, state, reason, troubled_since, suspended_until } }: { endpoint: Endpoint }) {
   return (
     <>
       <b>{id}</b>
       <code class="sub clip">{endpoint}</code>
+      <span class="sub">
+        {queues.join(", ")}
+        {job_types.length > 0 && <>, only {job_types.join(", ")}</>}
+      </span>
       {reason && (
-        <span class="sub">
-          Takes no jobs{troubled_since && <> since <Time at={troubled_since} /></>}: <Line text={reason} />{" "}
+        <span class="sub" style={{ display: "block" }}>
+          Takes no jobs{troubled_since && <> since <Time at={troubled_since} /></>}: <Line text={reason.replace(/\.?$/, ".")} />{" "}
           {state === "disabled" ? "It gets none until you resume it." : suspended_until && <>It gets one to try <Time at={suspended_until} />.</>}
         </span>
       )}
-    </>
-  );
-}
-
-function Served({ endpoint: { queues, job_types } }: { endpoint: Endpoint }) {
-  return (
-    <>
-      <span class="clip">{queues.join(", ")}</span>
-      <span class="sub clip">{job_types.length ? job_types.join(", ") : "all types"}</span>
     </>
   );
 }
@@ -118,14 +111,17 @@ function EndpointState({ endpoint: { state } }: { endpoint: Endpoint }) {
 }
 
 function Busy({ endpoint, running }: { endpoint: Endpoint; running: number }) {
-  const most = endpoint.config.max_concurrency;
+  const { max_concurrency: most, rate } = endpoint.config;
   return (
-    <span class="progress">
-      <Bar done={running} of={most} label={`Jobs that ${endpoint.id} has`} />
-      <span class="num nowrap">
-        {compact(running)} of {compact(most)}
+    <>
+      <span class="progress">
+        <Bar done={running} of={most} label={`Jobs that ${endpoint.id} has`} />
+        <span class="num nowrap">
+          {compact(running)} of {compact(most)}
+        </span>
       </span>
-    </span>
+      {rate && <span class="sub nowrap">at most {rateInWords(rate)}</span>}
+    </>
   );
 }
 
@@ -151,7 +147,7 @@ function EndpointActions(props: {
   const { act, reload } = props;
   const { id, state } = props.endpoint;
   const path = { params: { path: { id } } };
-  const isOff = state === "paused" || state === "disabled";
+  const isOff = state !== "active";
   const set = (isOn: boolean): Promise<unknown> =>
     accepted(isOn ? client.POST("/ojs/v1/push/endpoints/{id}/resume", path) : client.POST("/ojs/v1/push/endpoints/{id}/pause", path)).then(reload);
   const turn = (isOn: boolean): Promise<boolean> =>
@@ -182,13 +178,6 @@ function EndpointActions(props: {
       <Button isSmall aria-label={`${isOff ? "Resume" : "Pause"} endpoint ${id}`} onClick={() => void turn(isOff)}>
         {isOff ? "Resume endpoint" : "Pause endpoint"}
       </Button>{" "}
-      {state === "suspended" && (
-        <>
-          <Button isSmall aria-label={`Resume endpoint ${id}`} onClick={() => void turn(true)}>
-            Resume endpoint
-          </Button>{" "}
-        </>
-      )}
       <Button isSmall aria-label={`Edit endpoint ${id}`} onClick={props.edit}>
         Edit endpoint
       </Button>{" "}

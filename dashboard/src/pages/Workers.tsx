@@ -136,7 +136,7 @@ function WorkerTable({ workers, reload }: { workers: Worker[]; reload: () => voi
                 <Link href={`/?worker=${encodeURIComponent(worker.worker_id)}`} aria-label={`The worker ${worker.worker_id} over time`}>
                   Over time
                 </Link>
-              )}
+              )}{" "}
               {worker.labels.map((label) => (
                 <span class="tag" key={label}>
                   {label}
