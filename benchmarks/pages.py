@@ -1,4 +1,4 @@
-"""The dashboard in a real browser: its size, how soon it is usable, a large workflow, and what open pages cost.
+"""The dashboard in a real browser: its size, how soon it is usable, large workflows, and what open pages cost.
 
 ``python -m benchmarks.pages``. Needs Chromium, and the built dashboard (``make dashboard``).
 """
@@ -9,13 +9,14 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
 import psutil
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
 from benchmarks.figure import Figure
 from benchmarks.servers import Server, ojster
@@ -29,6 +30,12 @@ OPEN: Final = 50
 
 QUIET_SECONDS: Final = 20.0
 """Time for which the cost of open pages is measured, in seconds. A job is enqueued every five."""
+
+MAX_SEARCH_MS: Final = 5_000
+"""Budget of a search through all steps of the large workflow, in milliseconds: no index has their names."""
+
+MAX_COMPARISON_MS: Final = 60_000
+"""Budget of a comparison of two large workflows, in milliseconds: the page reads all steps, and says how many."""
 
 FRAMES: Final = """async () => {
     const canvas = document.querySelector(".canvas"); const area = canvas.getBoundingClientRect();
@@ -65,15 +72,22 @@ def figures() -> Iterator[Figure]:
                 most=1_000,
             )
             yield Figure("dashboard: a frame while it is moved, median", _frame(browser, server, path), "ms", most=17)
+            other = _large(server, waits=False)
+            for name, taken in _views(browser, server, f"workflows/{other}").items():
+                most = MAX_SEARCH_MS if name == "last one found" else 1_000
+                yield Figure(f"dashboard: {name} of {STEPS:,} steps, median", taken, "ms", most=most)
+            compared = _usable(browser, server, f"{path}/compare/{other}", "text=1 to 200 of", times=1)
+            yield Figure(f"dashboard: two of {STEPS:,} steps compared", compared, "ms", most=MAX_COMPARISON_MS)
             yield Figure(f"dashboard: {OPEN} open pages, share of a core", 100 * _cost(browser, server), "%", most=5)
             browser.close()
 
 
-def _large(server: Server) -> str:
+def _large(server: Server, *, waits: bool = True) -> str:
+    """Create a large workflow, and return its id; ``waits``: whether its rows wait for a step before them."""
     rows = [{"type": "row.import", "args": [number]} for number in range(STEPS - 2)]
     steps: list[dict[str, Any]] = [
         {"id": "list", "type": "list", "args": []},
-        {"id": "rows", "type": "group", "jobs": rows, "depends_on": ["list"]},
+        {"id": "rows", "type": "group", "jobs": rows} | ({"depends_on": ["list"]} if waits else {}),
         {"id": "sum", "type": "sum", "args": [], "depends_on": ["rows"]},
     ]
     body = {"type": "graph", "name": "Large", "steps": steps}
@@ -92,14 +106,46 @@ def _open(page: Page, server: Server, path: str, shown: str) -> float:
     return (time.perf_counter() - started) * 1000
 
 
-def _usable(browser: Browser, server: Server, path: str, shown: str) -> float:
-    """Return the time until an element is there in a new browser profile, in milliseconds."""
-    times = []
-    for _ in range(5):
+def _usable(browser: Browser, server: Server, path: str, shown: str, times: int = 5) -> float:
+    """Return the median time until an element is there in a new browser profile, in milliseconds."""
+    taken = []
+    for _ in range(times):
         context = browser.new_context(viewport={"width": 1440, "height": 900})
-        times.append(_open(context.new_page(), server, path, shown))
+        context.set_default_timeout(MAX_COMPARISON_MS)
+        taken.append(_open(context.new_page(), server, path, shown))
         context.close()
-    return statistics.median(times)
+    return statistics.median(taken)
+
+
+def _views(browser: Browser, server: Server, path: str) -> dict[str, float]:
+    """Return the time until each other view of a large workflow is there, in milliseconds."""
+    times: dict[str, list[float]] = {}
+    for _ in range(5):
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        _open(page, server, path, ".graph-node")
+        tabs, steps = page.get_by_role("tab"), page.get_by_role("table", name="Steps").get_by_role("row")
+        find, state = page.get_by_label("Name, path or type of steps"), page.get_by_label("State of steps")
+        last = f"rows.{STEPS - 3}"
+        acts: dict[str, tuple[Callable[[], object], Locator]] = {
+            "timeline": (tabs.filter(has_text="Timeline").click, page.get_by_role("group", name="Timeline")),
+            "first page": (tabs.filter(has_text="Steps").click, steps.nth(100)),
+            "next page": (page.get_by_role("button", name="Steps after").click, steps.filter(has_text="rows.300")),
+            "none failed": (partial(state.select_option, "failed"), page.get_by_text("No step matches")),
+            "all again": (partial(state.select_option, "Any state"), steps.nth(100)),
+            "last one found": (partial(_find, find, last), steps.filter(has_text=last)),
+        }
+        for name, (act, shown) in acts.items():
+            started = time.perf_counter()
+            act()
+            shown.first.wait_for(state="attached")
+            times.setdefault(name, []).append((time.perf_counter() - started) * 1000)
+        page.close()
+    return {name: statistics.median(taken) for name, taken in times.items()}
+
+
+def _find(field: Locator, text: str) -> None:
+    field.fill(text)
+    field.press("Enter")
 
 
 def _frame(browser: Browser, server: Server, path: str) -> float:
