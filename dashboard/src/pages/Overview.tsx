@@ -169,11 +169,11 @@ function Busy() {
           <div class="tiles">
             <Link class="tile" href="/workers">
               <b>{compact(data.workers)}</b>
-              <span>workers</span>
+              <span>{data.workers === 1 ? "worker" : "workers"}</span>
             </Link>
             <Link class="tile" href="/queues">
               <b>{compact(data.queues)}</b>
-              <span>queues</span>
+              <span>{data.queues === 1 ? "queue" : "queues"}</span>
             </Link>
             <div class="tile">
               <b>{coarse(data.uptime_seconds * 1000)}</b>

@@ -159,7 +159,7 @@ function WorkerTable({ workers, reload }: { workers: Worker[]; reload: () => voi
           ),
         },
         { label: "Queues", className: "wide", cell: (worker) => <span class="clip">{(worker.queues ?? []).join(", ")}</span> },
-        { label: "Runs since", className: "wider num", cell: (worker) => between(worker.started_at, null) },
+        { label: "Runs for", className: "wider num", cell: (worker) => between(worker.started_at, null) },
         { label: "Heard", className: "num wide", cell: (worker) => <Time at={worker.last_heartbeat_at} /> },
         {
           label: "",
