@@ -20,6 +20,9 @@ pytestmark = pytest.mark.anyio
 
 SECOND = 1_000_000
 
+DELAY = 3
+"""Time that the flows wait, in seconds of the clock that the tests set."""
+
 
 @pytest.fixture
 async def app(url: str) -> AsyncIterator[App]:
@@ -37,7 +40,7 @@ async def bench(service: Service, clock: Clock, app: App) -> AsyncIterator[FlowB
     async def double(number: int) -> int:
         return 2 * number
 
-    @app.job("flaky", retry=Retry(max_attempts=2, initial_interval=60, jitter=False))
+    @app.job("flaky", retry=Retry(max_attempts=2, initial_interval=DELAY, jitter=False))
     async def flaky() -> str:
         bench.done.append("tried")
         if len(bench.done) == 1:
@@ -47,12 +50,12 @@ async def bench(service: Service, clock: Clock, app: App) -> AsyncIterator[FlowB
     @app.flow("waits")
     async def waits(flow: Flow, how: str) -> str:
         if how == "a sleep":
-            await asyncio.sleep(60)
+            await asyncio.sleep(DELAY)
         elif how == "a retry of a step":
             return await flow.run(flaky)
         else:
             try:
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(DELAY):
                     await flow.receive("never", str)
             except TimeoutError:
                 return "done"
@@ -74,7 +77,7 @@ async def test_a_flow_goes_on_at_the_moment_for_which_maintenance_waits(bench: F
     await bench.work()
     due = await bench.run_due()
     assert due is not None
-    assert abs(due - began - 60 * SECOND) < SECOND // 100
+    assert abs(due - began - DELAY * SECOND) < SECOND // 100
     bench.clock.now = due - 1
     await bench.run_due()
     await bench.work()
