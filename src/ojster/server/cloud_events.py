@@ -126,7 +126,7 @@ async def _push(request: HttpRequest, event: CloudEvent) -> StoredReply | None:
     name = hashlib.sha256(encode([event.source, event.id])).hexdigest()
     # The same event may come in another form, so what else it says is not compared. The queue is: who may push to one
     # queue must not get the answer to somebody's event of another.
-    key = Key("cloud_event", name, job.queue, request.triggers.dedup_window_us)
+    key = Key("cloud_event", name, job.queue, request.services.triggers.dedup_window_us)
     return await push_once(request, job, key)
 
 
