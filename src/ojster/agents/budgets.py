@@ -26,10 +26,10 @@ from ojster.agents.attributes import (
     encode_state,
     tools_of,
 )
-from ojster.core.errors import OjsterError, PayloadTooLarge
+from ojster.core.errors import PayloadTooLarge
 from ojster.core.job import Job
 from ojster.jobs.leases import refusal_of
-from ojster.storage.call import for_each
+from ojster.storage.call import for_each, returns_refusal
 from ojster.storage.transaction import Transaction
 
 
@@ -61,20 +61,14 @@ class Account(msgspec.Struct, frozen=True):
 
 
 @for_each
-def account(tx: Transaction, item: Account) -> AgentState | OjsterError:
+@returns_refusal
+def account(tx: Transaction, item: Account) -> AgentState:
     """Record the token use and tool results of agent jobs; return each new state, or its refusal."""
     job = tx.lock_jobs([item.job_id]).get(item.job_id)
     refusal = refusal_of(job, item)
     if refusal is not None:
-        return refusal
+        raise refusal
     assert job is not None
-    try:
-        return _account(tx, job, item)
-    except OjsterError as error:
-        return error
-
-
-def _account(tx: Transaction, job: Job, item: Account) -> AgentState:
     state = state_of(job)
     if item.tool_result is not None:
         _note_tool(tx, job, state, item.tool_result)

@@ -33,7 +33,7 @@ from ojster.core.timestamps import format_timestamp
 from ojster.files.file import RESULT, FileRef
 from ojster.files.records import refer, renew_grace
 from ojster.jobs.leases import check_holder
-from ojster.storage.call import for_each
+from ojster.storage.call import for_each, returns_refusal
 from ojster.storage.system import RETENTION_POSITION, drop
 from ojster.storage.transaction import ColumnType, Row, Transaction
 
@@ -65,15 +65,13 @@ class Addition(msgspec.Struct, frozen=True):
 
 
 @for_each
-def add(tx: Transaction, addition: Addition) -> Item | OjsterError:
+@returns_refusal
+def add(tx: Transaction, addition: Addition) -> Item:
     """Add items to collections; return each, or its refusal."""
-    try:
-        key, tenant = find_place(tx, addition.place, lock=True)
-        _check_runs(tx, addition.place)
-        check_holder(tx, addition.place.holder)
-        return put(tx, key, tenant, addition.item, by=addition.by)
-    except OjsterError as refusal:
-        return refusal
+    key, tenant = find_place(tx, addition.place, lock=True)
+    _check_runs(tx, addition.place)
+    check_holder(tx, addition.place.holder)
+    return put(tx, key, tenant, addition.item, by=addition.by)
 
 
 class ItemRemoval(msgspec.Struct, frozen=True):
@@ -105,16 +103,14 @@ class ItemQuery(msgspec.Struct, frozen=True):
 
 
 @for_each
-def show(tx: Transaction, question: ItemQuery) -> list[Item] | OjsterError:
+@returns_refusal
+def show(tx: Transaction, question: ItemQuery) -> list[Item]:
     """Return the matching items in insertion order, or the refusal, for each request."""
-    try:
-        key, _ = find_place(tx, question.place)
-        items = _select(tx, key, question.matching, history=question.history)
-        if is_internal(key):
-            items = sorted([*items, *_templates(tx, key, question.matching)], key=lambda item: item.id)
-        return items[: MAX_LOOKUP_ITEMS + 1]
-    except OjsterError as refusal:
-        return refusal
+    key, _ = find_place(tx, question.place)
+    items = _select(tx, key, question.matching, history=question.history)
+    if is_internal(key):
+        items = sorted([*items, *_templates(tx, key, question.matching)], key=lambda item: item.id)
+    return items[: MAX_LOOKUP_ITEMS + 1]
 
 
 def _check_runs(tx: Transaction, place: Place) -> None:
