@@ -44,8 +44,8 @@ class Explanation(Whole):
 def explain(tx: Transaction, job: Job) -> Explanation:
     """Return for each job why it waits, or ``NotFound``."""
     reasons = list(_of_state(job))
-    limits: list[LimitUse]
-    position: int | None
+    limits: list[LimitUse] = []
+    position: int | None = None
     if job.state not in FINISHED:
         limits = [use for limits_on in hooks(tx).limits_on for use in limits_on(tx, job)]
     if job.state == JobState.AVAILABLE:
