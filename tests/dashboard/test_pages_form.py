@@ -215,3 +215,13 @@ async def test_texts_of_errors_notes_and_names_are_isolated_and_short_in_lists_a
         assert len(shown) < 10_000, path
         assert await page.evaluate("document.scrollingElement.scrollWidth - innerWidth") <= 0, path
     assert await faults(page) == []
+
+
+async def test_a_phone_shows_the_state_of_a_job_beside_its_long_error(bench: Bench, server: str, page: Page) -> None:
+    await bench.push("import", retry={"max_attempts": 1})
+    await bench.fail(await bench.fetch_one(), type="Lost", message="no such file " * 20)
+    await page.set_viewport_size({"width": 390, "height": 800})
+    await open_page(page, server, "jobs")
+    box = await page.get_by_role("row").locator(".state").bounding_box()
+    assert box is not None
+    assert box["x"] + box["width"] <= 390
