@@ -6,7 +6,7 @@ from ojster.agents import budgets
 from ojster.agents.attributes import AgentState
 from ojster.agents.budgets import Account
 from ojster.agents.calls import AgentCalls
-from ojster.jobs.scope import CapabilityService, accepted
+from ojster.jobs.scope import CapabilityService
 
 
 class AgentService(CapabilityService, AgentCalls):
@@ -27,4 +27,4 @@ class AgentService(CapabilityService, AgentCalls):
         Spec: ojs-ai-agents 3
         """
         await self.scope.check_job(item.job_id)
-        return accepted(await self.database.run(budgets.account, self.scope.with_worker(item)))
+        return await self.scope.do(budgets.account, self.scope.with_worker(item))

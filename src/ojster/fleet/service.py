@@ -16,7 +16,7 @@ from ojster.fleet.lost_workers import LostWorker
 from ojster.fleet.unrunnable import Unrunnable
 from ojster.fleet.worker_rule import WorkerRule
 from ojster.fleet.workers import Heartbeat, HeartbeatResponse, KnownWorker, Leave
-from ojster.jobs.scope import CapabilityService, Scope, accepted
+from ojster.jobs.scope import CapabilityService, Scope
 from ojster.jobs.topics import worker_topic
 
 Directive = Callable[[Heartbeat, HeartbeatResponse], Awaitable[str | None]]
@@ -109,7 +109,7 @@ class FleetService(CapabilityService, FleetCalls):
         """
         if directive not in ("running", "quiet", "terminate"):
             raise InvalidRequest(f"Unknown directive {directive!r}. Use 'running', 'quiet' or 'terminate'.")
-        return accepted(await self.database.run(workers.direct, (self.scope.named(worker_id), directive)))
+        return await self.scope.do(workers.direct, (self.scope.named(worker_id), directive))
 
     async def find(self, worker_id: str) -> KnownWorker:
         """Return a worker.
@@ -119,7 +119,7 @@ class FleetService(CapabilityService, FleetCalls):
         NotFound
             There is no such worker.
         """
-        return accepted(await self.database.read(workers.find_workers, self.scope.named(worker_id)))
+        return await self.scope.look(workers.find_workers, self.scope.named(worker_id))
 
     async def jobs_of(self, worker_id: str) -> list[Job]:
         """Return the jobs that a worker runs; an empty list if there is no such worker."""

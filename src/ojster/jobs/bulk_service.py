@@ -59,7 +59,7 @@ class BulkService(CapabilityService):
             The idempotency key belongs to another request.
         """
         keyed = msgspec.structs.replace(item, key=self._key(item.key))
-        return accepted(await self.database.run(bulks.push_once, keyed))
+        return await self.scope.do(bulks.push_once, keyed)
 
     def _key(self, key: Key | None) -> Key | None:
         return None if key is None else msgspec.structs.replace(key, operation=self.scope.named(key.operation))
@@ -78,7 +78,7 @@ class BulkService(CapabilityService):
             return await answer()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + MAX_WAIT_SECONDS
-        while (known := accepted(await self.database.run(idempotency.begin, key))) is not None:
+        while (known := await self.scope.do(idempotency.begin, key)) is not None:
             if known.status != idempotency.IN_PROGRESS:
                 return known
             if loop.time() > deadline:

@@ -244,7 +244,7 @@ class JobService(CapabilityService, JobCalls):
             The state is larger than 1 MiB.
         """
         await self.scope.check_job(item.job_id)
-        return accepted(await self.database.run(checkpoints.save, self.scope.with_worker(item)))
+        return await self.scope.do(checkpoints.save, self.scope.with_worker(item))
 
     async def find_checkpoint(self, job_id: str) -> Checkpoint:
         """Return the checkpoint of a job.
@@ -255,7 +255,7 @@ class JobService(CapabilityService, JobCalls):
             The job does not exist, or has no checkpoint.
         """
         await self.scope.check_job(job_id)
-        return accepted(await self.database.read(checkpoints.find_checkpoints, job_id))
+        return await self.scope.look(checkpoints.find_checkpoints, job_id)
 
     async def clear_checkpoint(self, job_id: str) -> bool:
         """Delete the checkpoint of a job; return whether it had one.
@@ -266,7 +266,7 @@ class JobService(CapabilityService, JobCalls):
             The job does not exist.
         """
         await self.scope.check_job(job_id)
-        return accepted(await self.database.run(checkpoints.clear, job_id))
+        return await self.scope.do(checkpoints.clear, job_id)
 
     async def add_to_log(self, item: NewLines) -> int:
         """Add lines to the log of a job; return the number of the last one.
@@ -277,7 +277,7 @@ class JobService(CapabilityService, JobCalls):
             The job does not exist, or is in another attempt.
         """
         await self.scope.check_job(item.job_id)
-        return accepted(await self.database.run(job_logs.add_lines, self.scope.with_worker(item)))
+        return await self.scope.do(job_logs.add_lines, self.scope.with_worker(item))
 
     async def log(self, job_id: str, after: int = 0) -> JobLog:
         """Return the lines of a job's log after the line with a number.
@@ -288,7 +288,7 @@ class JobService(CapabilityService, JobCalls):
             The job does not exist.
         """
         await self.scope.check_job(job_id)
-        return accepted(await self.database.read(job_logs.read_log, (job_id, after)))
+        return await self.scope.look(job_logs.read_log, (job_id, after))
 
     async def find(self, job_id: str) -> Job:
         """Return a job (INFO), given by its id, or by the beginning of its id.
@@ -298,7 +298,7 @@ class JobService(CapabilityService, JobCalls):
         NotFound, Conflict
             There is no such job, or several whose ids begin so.
         """
-        job = accepted(await self.database.read(queries.find, (job_id, self.scope.tenant)))
+        job = await self.scope.look(queries.find, (job_id, self.scope.tenant))
         if not self.scope.sees(job.tenant):
             raise queries.no_job(job_id)
         self.scope.check_queue(job.queue)
@@ -332,7 +332,7 @@ class JobService(CapabilityService, JobCalls):
             The job does not exist.
         """
         await self.scope.check_job(job_id)
-        return accepted(await self.database.read(read_history, job_id))
+        return await self.scope.look(read_history, job_id)
 
     async def explain(self, job_id: str) -> Explanation:
         """Return why a job waits.
@@ -343,7 +343,7 @@ class JobService(CapabilityService, JobCalls):
             The job does not exist.
         """
         await self.scope.check_job(job_id)
-        return accepted(await self.database.read(explain, job_id))
+        return await self.scope.look(explain, job_id)
 
     async def purge_history(self, job_id: str) -> int:
         """Delete the history of a job; return the number of deleted entries.
@@ -354,7 +354,7 @@ class JobService(CapabilityService, JobCalls):
             The job does not exist.
         """
         await self.scope.check_job(job_id)
-        return accepted(await self.database.run(purge_history, job_id))
+        return await self.scope.do(purge_history, job_id)
 
     async def lineage(self, job_id: str) -> Lineage:
         """Return the jobs of its workflow that precede and that follow a job.
@@ -365,7 +365,7 @@ class JobService(CapabilityService, JobCalls):
             The job does not exist.
         """
         await self.scope.check_job(job_id)
-        return accepted(await self.database.read(trace_lineage, job_id))
+        return await self.scope.look(trace_lineage, job_id)
 
     async def cancel(self, job_id: str) -> ChangedJob:
         """Cancel an unfinished job (CANCEL).
@@ -381,7 +381,7 @@ class JobService(CapabilityService, JobCalls):
         refusals = await self.scope.refuse_cancellation((job_id,))
         accepted(refusals[job_id])
         order = interventions.Cancellation(job_id, self.scope.who, is_shown=True)
-        return accepted(await self.database.run(interventions.cancel, order))
+        return await self.scope.do(interventions.cancel, order)
 
     async def adjust(self, change: interventions.Adjustment) -> interventions.Adjusted:
         """Change the priority of an unfinished job: its difference from the priority at its push, or the priority.
@@ -398,7 +398,7 @@ class JobService(CapabilityService, JobCalls):
         if self.scope.access is not None and not self.scope.access.may(access.Operation.ADMIN):
             change = msgspec.structs.replace(change, may_raise=False)
         await self.scope.check_job(change.job_id)
-        return accepted(await self.database.run(interventions.adjust, change))
+        return await self.scope.do(interventions.adjust, change)
 
     async def select(self, chosen: JobFilter = JobFilter(), page: Page = Page()) -> JobPage:  # noqa: B008  (frozen)
         """Return a page of the jobs that match, newest first unless the page says otherwise.
