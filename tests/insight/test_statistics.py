@@ -35,8 +35,20 @@ def test_percentiles_lie_between_the_bounds_of_their_buckets() -> None:
     waits = [0] * 15
     assert Work(waits=tuple(waits)).percentile(0.5) == 0.0
     waits[0], waits[9] = 99, 1
-    work = Work(waits=tuple(waits))
+    work = Work(waits=tuple(waits), waited=99 * 300 + 900_000)
     assert work.percentile(0.5) <= 1.0
     assert 500 < work.percentile(1.0) <= 1000
     waits[14] = 10_000
-    assert Work(waits=tuple(waits)).percentile(0.99) > 3_600_000
+    assert Work(waits=tuple(waits), waited=10_000 * 5_000_000_000).percentile(0.99) > 3_600_000
+
+
+def test_percentiles_of_waits_do_not_exceed_what_the_sum_of_all_waits_allows() -> None:
+    waits = [0] * 15
+    waits[11] = 100  # 5 to 30 seconds
+    work = Work(waits=tuple(waits), waited=100 * 6_000_000)
+    assert 5_900 < work.percentile(0.5) < 6_100
+    assert work.percentile(0.99) < 7_000
+    waits[0] = 900
+    work = Work(waits=tuple(waits), waited=100 * 20_000_000)
+    assert work.percentile(0.5) <= 1.0
+    assert 25_000 < work.percentile(0.99) <= 30_000

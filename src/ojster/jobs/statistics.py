@@ -9,6 +9,7 @@ Spec: ojs-admin-api 10
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -80,22 +81,26 @@ class Work(msgspec.Struct, frozen=True):
         return sum(self.waits)
 
     def percentile(self, share: float) -> float:
-        """Return the percentile of the wait time at ``share`` (0 to 1), in milliseconds, estimated from the buckets."""
-        return _percentile(self.waits, share)
+        """Return the percentile of the wait time at ``share`` (0 to 1), in milliseconds: an estimate from buckets."""
+        return _percentile(self.waits, share, self.waited)
 
     def run_percentile(self, share: float) -> float:
         """Return the percentile of the run time at ``share`` (0 to 1), in milliseconds, estimated from the buckets."""
         return _percentile(self.runs, share)
 
 
-def _percentile(numbers: Sequence[int], share: float) -> float:
+def _percentile(numbers: Sequence[int], share: float, total: float = math.inf) -> float:
+    """Return the percentile of times, in milliseconds, as if those in a bucket were spread evenly.
+
+    The last buckets are wide. What ``total`` (in microseconds) leaves for a bucket bounds its mean, and so its width.
+    """
+    lowest = (0, *BUCKETS_US)
+    excess = total - sum(number * low for number, low in zip(numbers, lowest, strict=True))
     left = share * sum(numbers)
-    below = 0
-    for number, bound in zip(numbers, (*BUCKETS_US, 4 * BUCKETS_US[-1]), strict=True):
+    for number, low, bound in zip(numbers, lowest, (*BUCKETS_US, 4 * BUCKETS_US[-1]), strict=True):
         if number and left <= number:
-            return round((below + (bound - below) * left / number) / 1000, 1)
+            return round((low + min(bound - low, 2 * excess / number) * left / number) / 1000, 1)
         left -= number
-        below = bound
     return 0.0
 
 
