@@ -127,10 +127,20 @@ function System() {
   );
 }
 
+/** What is kept for a time, in words. */
+const KEPT: Record<string, string> = {
+  completed: "completed jobs",
+  cancelled: "cancelled jobs",
+  discarded: "discarded jobs",
+  dead_letter: "dead letters",
+  audit: "the audit log",
+  logs: "logs of jobs",
+};
+
 /** How long something is kept; of dead letters also how many. */
 function keeping([what, kept]: [string, string | number | null]): [string, string] {
   if (what === "most_dead_letters") return ["Most dead letters", kept === null ? "no limit" : number(Number(kept))];
-  return [`Keeps ${what.replaceAll("_", " ")}`, typeof kept === "string" ? period(kept) : "for ever"];
+  return [`Keeps ${KEPT[what] ?? what}`, typeof kept === "string" ? period(kept) : "for ever"];
 }
 
 function source(replica: Schemas["ReplicaBody"] | null | undefined): string {

@@ -43,7 +43,7 @@ const SHOWN = 100;
 const MOST_PAGES = 20;
 
 function Feed() {
-  const [kind, setKind] = useState("");
+  const [kind, setKind] = useInAddress<string>("type", "");
   const feed = useData(
     `feed ${kind}`,
     async () => {
