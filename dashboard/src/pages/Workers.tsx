@@ -131,7 +131,7 @@ function WorkerTable({ workers, reload }: { workers: Worker[]; reload: () => voi
           cell: (worker) => (
             <>
               <b class="clip">{worker.hostname ?? worker.worker_id}</b>
-              <span class="sub mono clip">{worker.worker_id}</span>
+              {worker.hostname && <span class="sub mono clip">{worker.worker_id}</span>}
               {isGlobal && (
                 <Link href={`/?worker=${encodeURIComponent(worker.worker_id)}`} aria-label={`The worker ${worker.worker_id} over time`}>
                   Over time
