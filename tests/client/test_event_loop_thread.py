@@ -6,11 +6,15 @@ import asyncio
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
 from ojster.api.calling_thread import CallersLoop
 from ojster.client.event_loop_thread import EventLoopThread
+from ojster.handlers.provision import calling_thread
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture(autouse=True)
@@ -40,5 +44,27 @@ def test_an_interrupted_call_has_cleaned_up_when_it_raises(kind: type[EventLoopT
         with pytest.raises(KeyboardInterrupt):
             loop.call(call())
         assert steps == ["cleaned up"]
+    finally:
+        loop.close()
+
+
+def test_a_call_that_needs_the_thread_of_its_caller_at_once_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = threading.Event()
+    begin = asyncio.run_coroutine_threadsafe
+
+    def begin_and_look_away(*call: Any) -> Future[Any]:
+        begun = begin(*call)
+        assert asked.wait(PATIENCE)
+        return begun
+
+    async def call() -> int:
+        used = asyncio.get_running_loop().run_in_executor(calling_thread.get(), threading.get_ident)
+        asked.set()
+        return await used
+
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", begin_and_look_away)
+    loop = CallersLoop()
+    try:
+        assert loop.call(call()) == threading.get_ident()
     finally:
         loop.close()

@@ -42,17 +42,22 @@ class CallingThread(Executor):
         threading.Thread(target=call, name="ojster-job", daemon=True).start()
         return future
 
-    def run_until(self, done: Future[Any]) -> None:
-        """Run functions in this thread until a call is done."""
-        done.add_done_callback(self._wake)
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Take functions while the block runs. A call begins in it: it may need this thread at once."""
         with self._changed:
             self._waiting += 1
         try:
-            while (call := self._next(done)) is not None:
-                call()
+            yield
         finally:
             with self._changed:
                 self._waiting -= 1
+
+    def run_until(self, done: Future[Any]) -> None:
+        """Run functions in this thread, which is ``waiting``, until a call is done."""
+        done.add_done_callback(self._wake)
+        while (call := self._next(done)) is not None:
+            call()
 
     def _wake(self, _: Future[Any]) -> None:
         with self._changed:
@@ -103,9 +108,10 @@ class CallersLoop(EventLoopThread):
         if thread is None:
             thread = self._local.thread = CallingThread()
         try:
-            with in_thread(thread):
-                future = asyncio.run_coroutine_threadsafe(coroutine, loop)
-            thread.run_until(future)
+            with thread.waiting():
+                with in_thread(thread):
+                    future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+                thread.run_until(future)
         except BaseException:
             self._end(coroutine, loop)
             raise
