@@ -80,6 +80,19 @@ async def test_a_lost_worker_held_the_jobs_whose_leases_expired_before_it_was_lo
     assert (lost.held, sorted(job.type for job in lost.jobs)) == (3, names)
 
 
+async def test_a_job_that_a_worker_claimed_again_after_its_lease_expired_was_held_once(bench: Bench) -> None:
+    """It claims between two heartbeats, and is lost before the next one."""
+    await bench.push("again")
+    await bench.service.fleet.beat(heartbeat(60))
+    for lease in (2, 2, 60):
+        fetched = await bench.fetch("default", worker_id="w", lease=lease * SECOND)
+        assert len(fetched) == 1
+        await pass_seconds(bench, 5)
+    await pass_seconds(bench, 40)
+    (lost,) = await bench.service.fleet.lost()
+    assert (lost.held, [job.type for job in lost.jobs]) == (1, ["again"])
+
+
 async def test_a_worker_that_was_heard_again_after_leases_expired_held_none_of_these_jobs(bench: Bench) -> None:
     service = bench.service
     await bench.push("expired")

@@ -101,8 +101,10 @@ def note_loss(tx: Transaction, worker_id: str, held: Sequence[Job]) -> None:
         """,
         {"id": worker_id},
     )
-    number, ids = (expired[0][0], _names(expired[0][1])) if expired else (0, [])
-    ids += [job.id for job in sorted(held, key=lambda job: job.seq)]
+    number, names = (expired[0][0], _names(expired[0][1])) if expired else (0, [])
+    names += [job.id for job in sorted(held, key=lambda job: job.seq)]
+    ids = list(dict.fromkeys(names))  # it may have claimed again what it had before
+    number += len(held) - (len(names) - len(ids))
     tx.execute(
         """
         INSERT INTO lost_workers (id, hostname, pid, queues, started_at, last_seen_at, lost_at, held, job_ids)
@@ -119,7 +121,7 @@ def note_loss(tx: Transaction, worker_id: str, held: Sequence[Job]) -> None:
             held = excluded.held,
             job_ids = excluded.job_ids
         """,
-        {"id": worker_id, "now": tx.now, "held": number + len(held), "job_ids": _encoded(ids[:MAX_HELD_IDS])},
+        {"id": worker_id, "now": tx.now, "held": number, "job_ids": _encoded(ids[:MAX_HELD_IDS])},
     )
 
 
