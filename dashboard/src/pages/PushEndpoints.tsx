@@ -98,7 +98,7 @@ function Named({ endpoint: { id, endpoint, queues, job_types, state, reason, tro
       {reason && (
         <span class="sub" style={{ display: "block" }}>
           Takes no jobs{troubled_since && <> since <Time at={troubled_since} /></>}: <Line text={reason.replace(/\.?$/, ".")} />{" "}
-          {state === "disabled" ? "It gets none until you resume it." : suspended_until && <>It gets one to try <Time at={suspended_until} />.</>}
+          {state === "disabled" ? "It gets none until you resume it." : state === "suspended" && suspended_until && <>It gets one to try <Time at={suspended_until} />.</>}
         </span>
       )}
     </>
