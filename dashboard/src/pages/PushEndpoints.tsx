@@ -15,6 +15,9 @@ import { joined } from "./job-filters";
 
 type Endpoint = Schemas["PushEndpointInfo"];
 
+/** Facets name no more queues: the jobs of others are not counted. */
+const MOST_QUEUES = 50;
+
 /** `running`: the jobs that each worker has, by its id. */
 export function PushEndpoints({ running }: { running: ReadonlyMap<string, number> }) {
   const may = useMay();
@@ -28,8 +31,9 @@ export function PushEndpoints({ running }: { running: ReadonlyMap<string, number
   const waiting = useData(
     isUsed ? "waiting for endpoints" : null,
     async () => {
-      const { facets } = await accepted(client.GET("/ojs/v1/job-facets", { params: { query: query({ state: "available" }) } }));
-      return new Map((facets.queue ?? []).map((one) => [one.value, one.jobs]));
+      const { facets, exact } = await accepted(client.GET("/ojs/v1/job-facets", { params: { query: query({ state: "available" }) } }));
+      const queues = facets.queue ?? [];
+      return { jobs: new Map(queues.map((one) => [one.value, one.jobs])), isWhole: exact.includes("queue") && queues.length < MOST_QUEUES };
     },
     { kinds: ["job"] },
   );
@@ -59,7 +63,7 @@ export function PushEndpoints({ running }: { running: ReadonlyMap<string, number
               { label: "Endpoint", className: "grow", cell: (one) => <Named endpoint={one} /> },
               { label: "State", cell: (one) => <EndpointState endpoint={one} /> },
               { label: "Busy", cell: (one) => <Busy endpoint={one} running={running.get(one.worker_id) ?? 0} /> },
-              { label: "Waiting", className: "num", cell: (one) => <Waiting endpoint={one} jobs={waiting.data} /> },
+              { label: "Waiting", className: "num", cell: (one) => <Waiting endpoint={one} {...waiting.data} /> },
               {
                 label: "",
                 className: "num nowrap",
@@ -126,12 +130,13 @@ function Busy({ endpoint, running }: { endpoint: Endpoint; running: number }) {
 }
 
 /** How many jobs wait in its queues: also those of other types, and those that workers may take. */
-function Waiting({ endpoint, jobs }: { endpoint: Endpoint; jobs: ReadonlyMap<string, number> | undefined }) {
+function Waiting({ endpoint, jobs, isWhole }: { endpoint: Endpoint; jobs?: ReadonlyMap<string, number>; isWhole?: boolean }) {
   if (!jobs) return null;
   const sum = endpoint.queues.reduce((all, queue) => all + (jobs.get(queue) ?? 0), 0);
   const where = new URLSearchParams({ state: "available", queue: joined(endpoint.queues) });
   return (
     <Link href={`/jobs?${where}`} aria-label={`${many(sum, "job")} in the queues of ${endpoint.id}`}>
+      {isWhole ? "" : "≥ "}
       {compact(sum)}
     </Link>
   );
