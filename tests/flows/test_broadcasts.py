@@ -19,7 +19,7 @@ from ojster.core.errors import BackendUnavailable, Conflict, Forbidden, InvalidR
 from ojster.handlers.flow_export import export_flow
 from ojster.jobs.scope import Caller
 from ojster.service import Service
-from ojster.storage.sqlite.database import SqliteTransaction
+from ojster.storage.sqlite.transaction import SqliteTransaction
 from ojster.testing import JobTester, areplay, crash_everywhere
 from ojster.workflows import broadcast as limits
 from ojster.workflows.broadcast import Broadcast

@@ -33,7 +33,7 @@ from ojster.jobs.claim_policy import Claim
 from ojster.service import Service
 from ojster.storage.postgres.transaction import PostgresTransaction
 from ojster.storage.postgres.url import parse_postgres_url
-from ojster.storage.sqlite.database import SqliteTransaction
+from ojster.storage.sqlite.transaction import SqliteTransaction
 from ojster.workflows.flow import FlowMessage, FlowRecords, NewRecord, Turn
 from ojster.workflows.read import run_errors
 from ojster.workflows.run.flow_turns import take_turns

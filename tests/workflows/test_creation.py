@@ -12,7 +12,8 @@ from ojster.core.errors import Duplicate, InvalidRequest, OjsterError
 from ojster.core.ids import new_id
 from ojster.core.json_objects import read_members
 from ojster.storage.postgres.transaction import PostgresTransaction
-from ojster.storage.sqlite.database import SqliteDatabase, SqliteTransaction
+from ojster.storage.sqlite.database import SqliteDatabase
+from ojster.storage.sqlite.transaction import SqliteTransaction
 from ojster.storage.transaction import Transaction
 from ojster.workflows.plan.values import NewWorkflow
 from ojster.workflows.run import creation
