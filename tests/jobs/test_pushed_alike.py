@@ -90,12 +90,14 @@ async def test_nothing_shows_whether_a_job_was_pushed_as_a_copy(bench: Bench, se
         for number in range(60)
         for kind in choices(choice, kinds)
     ]
+    read_alone = [await bench.service.jobs.prepare(dict(one)) for one in requests]
     jobs = await (await bench.service.jobs.preparation()).jobs(requests)
     assert sum(job.model is not None for job in jobs) > 0
-    for groups in (divided(choice, jobs), [(job,) for job in jobs]):
-        ones = await bench.run(done, groups)
-        others = await bench.run(done, [[replace(job, model=None) for job in group] for group in groups])
-        assert ones == others
+    for made in (jobs, read_alone):
+        for groups in (divided(choice, made), [(job,) for job in made]):
+            ones = await bench.run(done, groups)
+            others = await bench.run(done, [[replace(job, model=None) for job in group] for group in groups])
+            assert ones == others
 
 
 def choices(choice: random.Random, kinds: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -109,6 +111,12 @@ def divided(choice: random.Random, jobs: Sequence[NewJob]) -> list[Sequence[NewJ
         groups.append(jobs[:size])
         jobs = jobs[size:]
     return groups
+
+
+async def test_requests_that_come_alone_have_a_model_from_the_second_on(bench: Bench) -> None:
+    made = [await bench.service.jobs.prepare(request("a.b", number, queue="mail")) for number in range(3)]
+    assert made[0].model is None
+    assert made[1].model is made[2].model is not None
 
 
 async def test_a_copy_has_its_own_id_and_arguments(bench: Bench) -> None:

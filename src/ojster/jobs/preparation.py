@@ -192,11 +192,12 @@ class RecentRequests:
         if (model := self._models.get(key)) is not None and _are_plain(args := bytes(members.get("args", b""))):
             job = model.job(members, args)
             check_envelope(job.envelope, largest)
+            job.model = model
             return job
         request = dict(members) if self._has_met(key) else None
         job = read_job(members, now, largest=largest, tenant=tenant, otherwise=otherwise)
         if request is not None:
-            self._keep(key, job, request)
+            job.model = self._keep(key, job, request)
         return job
 
     def _has_met(self, key: _RecentKey) -> bool:
@@ -208,15 +209,16 @@ class RecentRequests:
         self._met.add(number)
         return False
 
-    def _keep(self, key: _RecentKey, job: NewJob, request: Members) -> None:
+    def _keep(self, key: _RecentKey, job: NewJob, request: Members) -> _Model | None:
         has_times = job.scheduled_at is not None or job.expires_at is not None  # some count from the request
         is_large = sum(map(len, request.values())) > LARGEST_RECENT
         if has_times or is_large or _differs_in_more(job):
-            return
+            return None
         if len(self._models) >= MOST_MODELS:
             self._models.clear()
         request = {name: raw.copy() for name, raw in request.items()}  # else each keeps the whole body
-        self._models[key] = _Model(copy(job), request)  # the caller may change the job
+        model = self._models[key] = _Model(copy(job), request)  # the caller may change the job
+        return model
 
 
 recent_requests: Final = Local(RecentRequests)
