@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ojster.core.errors import OjsterError, PayloadTooLarge
 from ojster.core.json_objects import Members, read_members
 from ojster.jobs import preparation as module
-from ojster.jobs.middleware import MiddlewareChain
+from ojster.jobs.middleware import EnqueueFunction, JobRequest, MiddlewareChain
 from ojster.jobs.new_job import NewJob, read_job
 from ojster.jobs.preparation import LARGEST_RECENT, MOST_MODELS, Preparation, RecentRequests
 from ojster.jobs.schemas import Catalogue
@@ -155,16 +155,21 @@ def test_requests_that_come_alone_are_read_as_if_no_others_had_come(
     calls: list[tuple[dict[str, Any], int, int, str | None, str]],
 ) -> None:
     recent = RecentRequests()
+
+    def copied_or_read(members: Members, now: int, **limits: Any) -> NewJob:
+        job = recent.copy(members, **limits)
+        return recent.read(members, now, **limits) if job is None else job
+
     for wire, now, largest, tenant, otherwise in calls * 3:
         outcomes = []
-        for read in (recent.read, read_job):
+        for read in (copied_or_read, recent.read, read_job):
             try:
                 outcomes.append(
                     without_id(read(members_of(wire), now, largest=largest, tenant=tenant, otherwise=otherwise))
                 )
             except OjsterError as error:
                 outcomes.append(error.message)
-        assert outcomes[0] == outcomes[1]
+        assert outcomes[0] == outcomes[1] == outcomes[2]
 
 
 def test_only_small_requests_without_times_that_come_again_are_kept_and_not_too_many() -> None:
@@ -187,6 +192,8 @@ def test_only_small_requests_without_times_that_come_again_are_kept_and_not_too_
         read(type=f"t{number}", args=[])
         read(type=f"t{number}", args=[])
         assert 0 < len(recent._models) <= MOST_MODELS
+        read(type=f"t{number}", args=[])
+        assert 0 < len(recent._last_of_type) <= MOST_MODELS
 
 
 def test_what_is_kept_of_requests_does_not_grow_with_the_white_space_in_them() -> None:
@@ -218,6 +225,56 @@ def test_jobs_that_differ_in_their_arguments_are_read_once(monkeypatch: pytest.M
     assert reads == 1
     assert [one.envelope.count(b'"args":[%d]' % number) for number, one in enumerate(made) if isinstance(one, NewJob)]
     assert all(isinstance(one, NewJob) and one.queue == "q" for one in made)
+
+
+async def test_a_request_like_recent_ones_is_copied_until_an_operator_changes_something(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = 0
+    begin = module.Preparations.begin
+
+    async def counted(self: module.Preparations, *, of_many: bool = True) -> Preparation:
+        nonlocal begun
+        begun += 1
+        return await begin(self, of_many=of_many)
+
+    monkeypatch.setattr(module.Preparations, "begin", counted)
+
+    async def priorities(count: int) -> list[int]:
+        pushed = [await bench.service.jobs.enqueue([request("t", number)]) for number in range(count)]
+        return [one.job.priority for (one,) in pushed]
+
+    assert await priorities(9) == [0] * 9
+    assert 0 < begun < 9
+    await bench.service.job_types.put("t", members_of({"options": {"priority": 7}}))
+    assert await priorities(4) == [7] * 4
+    await bench.service.job_types.delete("t")
+    await bench.service.schemas.register("t", 1, b'{"type":"array","items":{"type":"string"}}', mode="strict")
+    with pytest.raises(OjsterError, match="schema"):
+        await priorities(1)
+    await bench.service.schemas.delete("t", "1")
+    begun = 0
+    assert await priorities(9) == [0] * 9
+    assert 0 < begun < 9
+
+    async def raise_priority(job: JobRequest, enqueue: EnqueueFunction) -> JobRequest | None:
+        return await enqueue({**job, "options": {"priority": 9}})
+
+    bench.service.middleware.append(raise_priority)
+    assert await priorities(3) == [9] * 3
+
+
+async def test_a_request_like_recent_ones_is_refused_where_they_would_be(bench: Bench) -> None:
+    for number in range(5):
+        await bench.service.jobs.enqueue([request("t", number)])
+    values: list[Any] = ["x" * 2_000_000, {"$lookup": {}}]
+    for wrong in values:
+        with pytest.raises(OjsterError):
+            await bench.service.jobs.enqueue([request("t", wrong)])
+    with pytest.raises(OjsterError):
+        await bench.service.jobs.enqueue([{"type": msgspec.Raw(b'"t"'), "args": msgspec.Raw(b"{}")}])
+    with pytest.raises(OjsterError):
+        await bench.service.jobs.enqueue([{"type": msgspec.Raw(b'"t"')}])
 
 
 async def test_a_job_of_many_that_is_too_large_is_refused_with_all_others(bench: Bench) -> None:

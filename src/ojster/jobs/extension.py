@@ -85,7 +85,10 @@ class Extension:
     # Push
 
     async def completer(self, scope: Scope) -> Completer | None:
-        """Return what completes and checks enqueue requests as operators want; ``None``: nothing."""
+        """Return what completes and checks enqueue requests as operators want; ``None``: nothing.
+
+        The answer is kept until the process hears that an operator has changed something (``Memory.version``).
+        """
         return None
 
     async def check(self, scope: Scope, new: NewJob) -> None:

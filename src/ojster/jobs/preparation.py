@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from copy import copy
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -14,7 +14,7 @@ from ojster.core.ids import new_id
 from ojster.core.job_flags import ANY_EVENT, REACTIONS
 from ojster.core.json_objects import Members, opening_brackets
 from ojster.core.turns import ITEMS_PER_TURN
-from ojster.jobs import schemas
+from ojster.jobs import job_types, schemas
 from ojster.jobs.attributes import OF_STEPS
 from ojster.jobs.authorship import sign
 from ojster.jobs.code import ATTRIBUTE as CODE_ATTRIBUTE
@@ -93,6 +93,26 @@ class _Model:
         envelope = b"".join((before_id, id.encode(), after_id, args, after_args, others, after_others))
         return replace(self._job, id=id, envelope=envelope)
 
+    def copy(self, members: Members, largest: int) -> NewJob | None:
+        """Return the job of a request that differs in its arguments alone, and consume it; ``None``: read it.
+
+        Raises
+        ------
+        PayloadTooLarge, InvalidPayload
+            The job is larger than ``largest``, or nested too deeply.
+        """
+        if (raw := members.pop("args", None)) is None:
+            return None
+        args = bytes(raw)
+        if members == self.common and _are_plain(args):
+            job = self.job(members, args)
+            if len(job.envelope) > largest or opening_brackets(args) > self.plain_brackets:
+                check_envelope(job.envelope, largest)
+            job.model = self
+            return job
+        members["args"] = raw
+        return None
+
     def _divide(self) -> tuple[bytes, bytes, bytes, bytes]:
         """Return the envelope without what differs: not before the second job, because many are the only one."""
         before_id, rest = self._job.envelope.split(self._job.id.encode(), 1)
@@ -152,18 +172,7 @@ class Models:
 
     def next_job(self, members: Members) -> NewJob | None:
         """Return what ``job`` does, if a request differs from the last one in its arguments alone; ``None``: ask it."""
-        last = self._last
-        if last is None or (raw := members.pop("args", None)) is None:
-            return None
-        args = bytes(raw)
-        if members == last.common and _are_plain(args):
-            job = last.job(members, args)
-            if len(job.envelope) > self._largest or opening_brackets(args) > last.plain_brackets:
-                check_envelope(job.envelope, self._largest)
-            job.model = last
-            return job
-        members["args"] = raw
-        return None
+        return None if self._last is None else self._last.copy(members, self._largest)
 
     def keep(self, shape: Shape | None, job: NewJob, request: Members) -> _Model | None:
         """Make a model of a job that was read from a request of a shape, unless more than its args depends on them."""
@@ -180,6 +189,8 @@ class RecentRequests:
 
     def __init__(self) -> None:
         self._models: dict[_RecentKey, _Model] = {}
+        self._last_of_type: dict[tuple[str | None, str, bytes], _Model] = {}
+        """The model that was used last, by the tenant of a request, the tenant if it names none, and its job type."""
         self._met: set[int] = set()
         """Hashes of what requests have in common. Of the first there is no model: the metadata of many is their own."""
 
@@ -189,16 +200,19 @@ class RecentRequests:
         if shape is None:
             return read_job(members, now, largest=largest, tenant=tenant, otherwise=otherwise)
         key = (tenant, otherwise, shape)
-        if (model := self._models.get(key)) is not None and _are_plain(args := bytes(members.get("args", b""))):
-            job = model.job(members, args)
-            check_envelope(job.envelope, largest)
-            job.model = model
+        if (model := self._models.get(key)) is not None and (job := model.copy(members, largest)) is not None:
+            self._last_of_type[tenant, otherwise, shape[2]] = model
             return job
         request = dict(members) if self._has_met(key) else None
         job = read_job(members, now, largest=largest, tenant=tenant, otherwise=otherwise)
         if request is not None:
             job.model = self._keep(key, job, request)
         return job
+
+    def copy(self, members: Members, *, largest: int, tenant: str | None, otherwise: str) -> NewJob | None:
+        """Return what ``read`` does, if a request is like the last one of its type; ``None``: ask that."""
+        model = self._last_of_type.get((tenant, otherwise, bytes(members.get("type", b""))))
+        return None if model is None else model.copy(members, largest)
 
     def _has_met(self, key: _RecentKey) -> bool:
         number = hash(key)
@@ -216,6 +230,7 @@ class RecentRequests:
             return None
         if len(self._models) >= MOST_MODELS:
             self._models.clear()
+            self._last_of_type.clear()
         request = {name: raw.copy() for name, raw in request.items()}  # else each keeps the whole body
         model = self._models[key] = _Model(copy(job), request)  # the caller may change the job
         return model
@@ -344,6 +359,62 @@ class Preparation:
         for complete in self._completers:
             members = complete(members)
         return members
+
+
+class _LookUps(NamedTuple):
+    """What preparations look up, and the version of the database's memory with which it counts."""
+
+    version: int
+    completers: Sequence[Completer]
+    catalogue: schemas.Catalogue
+
+
+class Preparations:
+    """The preparations of one caller: what they look up is kept until an operator changes something."""
+
+    def __init__(self, scope: Scope, middleware: MiddlewareChain[EnqueueMiddleware]) -> None:
+        self._scope = scope
+        self._middleware = middleware
+        self._memory = scope.database.memory
+        self._recent = recent_requests.of(self._memory)
+        self._looked_up: _LookUps | None = None
+        self._plain_version: int | None = None
+        """The version of the memory with which nothing completes a request or checks its arguments."""
+
+    async def begin(self, *, of_many: bool = True) -> Preparation:
+        """Return a preparation; ``of_many``: whether it may be of several requests."""
+        known = self._looked_up
+        if known is None or known.version != self._memory.version:
+            known = self._looked_up = await self._look_up()
+            is_plain = self._scope.access is None and not (known.completers or known.catalogue.by_type)
+            self._plain_version = known.version if is_plain else None
+        return Preparation(self._scope, self._middleware, known.completers, known.catalogue, of_many=of_many)
+
+    async def _look_up(self) -> _LookUps:
+        scope, database, version = self._scope, self._scope.database, self._memory.version
+        catalogue = await database.remembered(schemas.registered)
+        completers: list[Completer | None] = []
+        if defaults := await database.remembered(job_types.defaults_by_type):
+            otherwise = database.settings.default_tenant
+            completers.append(lambda members: job_types.with_defaults(defaults, members, scope.tenant, otherwise))
+        completers += [await completer(scope) for completer in hooks.of(self._memory).completer]
+        return _LookUps(version, list(filter(None, completers)), catalogue)
+
+    def copy(self, members: Members) -> NewJob | None:
+        """Return the job of a request that only has other arguments than a recent one, and consume it.
+
+        ``None``: it must be prepared, as ``Preparation.job`` does, which gives the same job.
+        """
+        if self._plain_version != self._memory.version or self._middleware:
+            return None
+        scope = self._scope
+        settings = scope.database.settings
+        job = self._recent.copy(
+            members, largest=settings.largest_job, tenant=scope.tenant, otherwise=settings.default_tenant
+        )
+        if job is not None:
+            scope.check_new(job.tenant, job.queue)
+        return job
 
 
 async def check_references(scope: Scope, job: NewJob) -> None:

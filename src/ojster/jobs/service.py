@@ -18,21 +18,21 @@ from ojster.core.parsing import check_bounds
 from ojster.core.queue_names import names_heard
 from ojster.core.states import FINISHED as FINISHED_STATES
 from ojster.core.tenant import DEFAULT_TENANT, qualify
-from ojster.jobs import checkpoints, completion, interventions, job_logs, job_types, pages, progress, queries, schemas
+from ojster.jobs import checkpoints, completion, interventions, job_logs, pages, progress, queries
 from ojster.jobs.answer_wire import JobResultsAnswer, RetriedAnswer, show_result
 from ojster.jobs.calls import JobCalls
 from ojster.jobs.checkpoints import Checkpoint, NewCheckpoint
 from ojster.jobs.claim import NoJobsAllowed, claim, should_not_wait, should_wait
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.explanation import Explanation, explain
-from ojster.jobs.extension import Completer, hooks
+from ojster.jobs.extension import hooks
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.history import Entry, Lineage, purge_history, read_history, trace_lineage
 from ojster.jobs.job_logs import JobLog, NewLines
 from ojster.jobs.messages import Acknowledgement, FailureReport, LeaseReport, Progress, Release, hand_back
 from ojster.jobs.middleware import EnqueueMiddleware, MiddlewareChain
 from ojster.jobs.new_job import NewJob
-from ojster.jobs.preparation import Preparation
+from ojster.jobs.preparation import Preparation, Preparations
 from ojster.jobs.push import Pushed, push
 from ojster.jobs.queries import JobPage, Page
 from ojster.jobs.scope import CapabilityService, Scope, accepted, merged
@@ -76,24 +76,18 @@ class JobService(CapabilityService, JobCalls):
         shrink: Callable[[Sequence[Acknowledgement]], Awaitable[Sequence[Acknowledgement]]] | None = None,
     ) -> None:
         super().__init__(scope)
-        self.middleware = middleware
+        self._preparations = Preparations(scope, middleware)
         self._shrink = shrink
         self._hooks = hooks.of(self.database.memory)
 
     async def prepare(self, members: Members) -> NewJob:
         """Run the enqueue middleware over a request, and return the job that it describes. See ``Preparation.job``."""
-        return await (await self.preparation(of_many=False)).job(members)
+        job = self._preparations.copy(members)
+        return await (await self._preparations.begin(of_many=False)).job(members) if job is None else job
 
-    async def preparation(self, *, of_many: bool = True) -> Preparation:
-        """Look up what is the same for all jobs of a request; ``of_many``: whether it may have several."""
-        catalogue = await self.database.remembered(schemas.registered)
-        completers: list[Completer | None] = []
-        if known := await self.database.remembered(job_types.defaults_by_type):
-            otherwise = self.database.settings.default_tenant
-            completers.append(lambda members: job_types.with_defaults(known, members, self.scope.tenant, otherwise))
-        completers += [await completer(self.scope) for completer in self._hooks.completer]
-        present = list(filter(None, completers))
-        return Preparation(self.scope, self.middleware, present, catalogue, of_many=of_many)
+    async def preparation(self) -> Preparation:
+        """Look up what is the same for all jobs of a request."""
+        return await self._preparations.begin()
 
     async def push(self, jobs: Sequence[NewJob]) -> list[Pushed]:
         """Insert jobs, all or none (PUSH).
@@ -103,12 +97,16 @@ class JobService(CapabilityService, JobCalls):
         Duplicate
             An id or a unique key is taken.
         """
-        return accepted(await self.database.run(push, jobs, len(jobs)))
+        (pushed,) = await self.database.run_many(push, (jobs,), len(jobs))
+        return accepted(pushed)
 
     async def enqueue(self, requests: Sequence[Members]) -> list[Pushed]:
         """Prepare and push jobs, all or none."""
-        preparation = await self.preparation(of_many=len(requests) > 1)
-        jobs = await preparation.jobs(requests)
+        copied = self._preparations.copy(requests[0]) if len(requests) == 1 else None
+        if copied is None:
+            jobs = await (await self._preparations.begin(of_many=len(requests) > 1)).jobs(requests)
+        else:
+            jobs = [copied]
         pushed = await self.push(jobs)
         for job in jobs:
             for warning in job.warnings:
