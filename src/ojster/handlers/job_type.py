@@ -31,13 +31,14 @@ from ojster.core.values import to_json
 from ojster.fleet import ml_resources
 from ojster.handlers import tracing
 from ojster.handlers.arguments import HandlerTypes
+from ojster.handlers.codec import Codecs
 from ojster.handlers.context import JobContext
 from ojster.handlers.handler_signature import HandlerSignature, check_handler
 from ojster.handlers.injection import needs_of
 from ojster.handlers.job_class import Runs, RunsAsync
 from ojster.handlers.job_handle import HandleOwner, JobHandle, T_co
 from ojster.handlers.job_options import JobOptions, JobOptionsDict, with_changes
-from ojster.handlers.named_arguments import Call, CallArguments, arguments_of_call
+from ojster.handlers.named_arguments import Call, arguments_of_call
 from ojster.jobs.job_logs import LogLevel
 from ojster.jobs.names import DEFAULT_QUEUE
 from ojster.jobs.options_wire import read_options
@@ -117,7 +118,6 @@ class JobType(Generic[P, R]):
         self.types = HandlerTypes(type, function, self.signature, int(self.takes_context))
         if process and (self.is_async or self.takes_context):
             raise TypeError(f"{type}: a handler with process=True must be a plain function without a JobContext.")
-        self._type_json = msgspec.Raw(_encode(type))
         self._set_options(options)
 
     def _not_json(self, args: Sequence[Any], error: TypeError) -> TypeError:
@@ -134,12 +134,13 @@ class JobType(Generic[P, R]):
 
     def _set_options(self, options: JobOptions) -> None:
         self.options = options
-        self._options_json = msgspec.Raw(options.to_wire())
-        self._meta_json = msgspec.Raw(to_json(dict(options.meta or {})))
-        self._sibling_members = options.beside()
-        read_options(bytes(self._options_json))
-        ml_resources.read_resources(self._sibling_members)
-        attributes.read_agent(self._sibling_members)
+        encoded = {"type": _encode(self.type), "meta": to_json(dict(options.meta or {})), "options": options.to_wire()}
+        beside = options.beside()
+        self._common_members = {name: msgspec.Raw(raw) for name, raw in encoded.items()} | beside
+        """The members of every request, without its arguments."""
+        read_options(encoded["options"])
+        ml_resources.read_resources(beside)
+        attributes.read_agent(beside)
 
     def defaults(self) -> Members:
         """Return the options of this job type as the members that its workers register with the server.
@@ -412,21 +413,22 @@ class JobType(Generic[P, R]):
         TypeError
             The function does not take these arguments, or they are not what its annotations say.
         """
-        (request,) = self._requests_with([CallArguments(args, kwargs)], carried or {})
-        return request
+        return self._request(args, kwargs, self._members_beside(carried), self.app.codecs)
 
     def _requests(self, calls: Iterable[Call], carried: Mapping[str, str]) -> list[Members]:
-        return self._requests_with(map(arguments_of_call, calls), carried)
-
-    def _requests_with(self, calls: Iterable[CallArguments], carried: Mapping[str, str]) -> list[Members]:
         """Return the enqueue requests of calls; what they have in common is made once."""
-        meta = self._meta_json
-        if carried:
-            meta = msgspec.Raw(_encode({**carried, **(self.options.meta or {})}))
-        if self.app.codecs:
-            return [self._encoded(self.encoded_args(args, kwargs), meta) for args, kwargs in calls]
-        common = {"type": self._type_json, "meta": meta, "options": self._options_json, **self._sibling_members}
-        return [{**common, "args": msgspec.Raw(self.encoded_args(args, kwargs))} for args, kwargs in calls]
+        members, codecs = self._members_beside(carried), self.app.codecs
+        return [self._request(args, kwargs, members, codecs) for args, kwargs in map(arguments_of_call, calls)]
+
+    def _members_beside(self, carried: Mapping[str, str] | None) -> Members:
+        """Return the members of a request beside its arguments."""
+        if not carried:
+            return self._common_members
+        return self._common_members | {"meta": msgspec.Raw(_encode({**carried, **(self.options.meta or {})}))}
+
+    def _request(self, args: Sequence[Any], kwargs: Mapping[str, Any], members: Members, codecs: Codecs) -> Members:
+        encoded = self.encoded_args(args, kwargs)
+        return self._encoded(encoded, members, codecs) if codecs else {**members, "args": msgspec.Raw(encoded)}
 
     def encoded_args(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
         """Return arguments of the handler as JSON, before codecs.
@@ -449,16 +451,11 @@ class JobType(Generic[P, R]):
         self.types.check(encoded, len(args))
         return encoded
 
-    def _encoded(self, args: bytes, plain_meta: msgspec.Raw) -> Members:
-        meta, options = msgspec.json.decode(plain_meta), msgspec.json.decode(self._options_json)
-        args, meta, options = self.app.codecs.encode(args, meta, options, self.type)
-        return {
-            "type": self._type_json,
-            "args": msgspec.Raw(args),
-            "meta": msgspec.Raw(_encode(meta)),
-            "options": msgspec.Raw(_encode(options)),
-            **self._sibling_members,
-        }
+    def _encoded(self, args: bytes, members: Members, codecs: Codecs) -> Members:
+        meta, options = msgspec.json.decode(members["meta"]), msgspec.json.decode(members["options"])
+        args, meta, options = codecs.encode(args, meta, options, self.type)
+        encoded = {"args": args, "meta": _encode(meta), "options": _encode(options)}
+        return members | {name: msgspec.Raw(raw) for name, raw in encoded.items()}
 
 
 class DeclaredJob(JobType[P, R], Generic[Q, T_co, P, R]):
