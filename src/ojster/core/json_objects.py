@@ -99,7 +99,7 @@ def check_depth(raw: bytes, what: str, deepest: int = MAX_VALUE_DEPTH) -> None:
     InvalidPayload
         It is.
     """
-    if opening_brackets(raw) <= deepest:
+    if len(raw) <= 2 * deepest or opening_brackets(raw) <= deepest:  # each level takes two bytes
         return
     plain = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
     brackets = b"".join(plain.translate(None, _NO_BRACKETS).split(b'"')[::2])  # the text between the strings

@@ -74,7 +74,7 @@ class _Model:
         What it was read from.
     """
 
-    __slots__ = ("_has_others", "_job", "_parts", "_request", "common", "plain_brackets")
+    __slots__ = ("_has_others", "_job", "_parts", "_plain_brackets", "_request", "common")
 
     def __init__(self, job: NewJob, request: Members) -> None:
         self._job = job
@@ -83,7 +83,7 @@ class _Model:
         self._has_others = False
         self.common = {name: value for name, value in request.items() if name != "args"}
         """The request without its arguments."""
-        self.plain_brackets = 0
+        self._plain_brackets = 0
         """With that many brackets in the arguments, a job is certainly not nested too deeply."""
 
     def job(self, request: Members, args: bytes) -> NewJob:
@@ -106,7 +106,7 @@ class _Model:
         args = bytes(raw)
         if members == self.common and _are_plain(args):
             job = self.job(members, args)
-            if len(job.envelope) > largest or opening_brackets(args) > self.plain_brackets:
+            if len(job.envelope) > largest or len(args) > 2 * self._plain_brackets:  # each level takes two bytes
                 check_envelope(job.envelope, largest)
             job.model = self
             return job
@@ -121,7 +121,7 @@ class _Model:
         self._has_others = bool(others)
         after_args, after_others = rest.rsplit(others, 1) if others else (rest, b"")
         self._parts = (before_id, after_id, after_args, after_others)
-        self.plain_brackets = MAX_JOB_DEPTH - sum(map(opening_brackets, self._parts))
+        self._plain_brackets = MAX_JOB_DEPTH - sum(map(opening_brackets, self._parts))
         return self._parts
 
 
