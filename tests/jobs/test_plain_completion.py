@@ -100,6 +100,23 @@ async def test_a_report_does_the_same_in_either_way(bench: Bench) -> None:
         assert one == other
 
 
+@pytest.mark.parametrize("alike", [True, False])
+async def test_many_results_are_stored_whether_they_are_alike_or_not(bench: Bench, alike: bool) -> None:
+    for number in range(20):
+        await bench.push("plain", number)
+    jobs = await bench.fetch(count=20, worker_id="w")
+    results = [None if number == 3 else b"%d" % (0 if alike else number) for number in range(20)]
+    reports = [
+        Acknowledgement(job.id, result, "w", job.attempt, started_at=job.started_at, seq=plain_seq(job))
+        for job, result in zip(jobs, results, strict=True)
+    ]
+    assert [job.id for job in await bench.service.jobs.acknowledge(reports) if isinstance(job, Job)] == [
+        job.id for job in jobs
+    ]
+    stored = [await bench.find(job) for job in jobs]
+    assert [(job.state, job.result) for job in stored] == [("completed", result) for result in results]
+
+
 async def test_only_plain_jobs_have_a_number_to_complete_by(bench: Bench) -> None:
     await bench.push()
     await bench.push("kept", result_ttl=60)

@@ -34,6 +34,7 @@ WORDS: dict[str, dict[str, dict[str, str]]] = {
         r"worker": {
             "outages.py": LEASES,
             "postgres/statements.py": ATTEMPTS,
+            "sqlite/statements.py": ATTEMPTS,
             "transaction.py": ATTEMPTS,
             "urls.py": "an error says which commands to start with the same URL",
         }

@@ -295,7 +295,7 @@ def test_states_are_assigned_only_by_the_functions_that_check_them() -> None:
     }
     assert places == {
         "storage/transaction.py:move",
-        "jobs/completion.py:_complete_plainly",  # as before the statement, so that `move` checks the change
+        "storage/transaction.py:move_all",
         "jobs/push.py:_new_row",  # the first state, which `_insert` checks
         "workflows/run/states.py:change_node",
         "workflows/run/states.py:change_workflow",

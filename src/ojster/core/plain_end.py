@@ -13,6 +13,9 @@ from ojster.core.job import Job
 PLAIN_END: Final = "j.node IS NULL AND j.flags = 0 AND j.agent IS NULL AND j.progress IS NULL"
 """Condition for plain jobs. It is the whole of what extensions may ask in ``refuse_result`` and ``acknowledge``."""
 
+PLAIN_COLUMNS: Final = "seq, type, queue, tenant, enqueued_at, exclusive_key, limit_key, needs, trace_id"
+"""What the end of a plain job must know beside its report."""
+
 
 def plain_seq(job: Job) -> int | None:
     """Return the number of a plain job in its database; ``None``: it is not plain, or comes from a server."""

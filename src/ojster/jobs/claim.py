@@ -230,24 +230,31 @@ def _most(request: Claim) -> int:
 
 def _start(tx: Transaction, jobs: list[Job], request: Claim) -> None:
     """Make jobs active, leased to the worker of a claim."""
-    now, settings = tx.now, tx.settings
+    now, settings, waits = tx.now, tx.settings, tx.effects.waits
     shown = called(request.worker_id) if request.worker_id else None
-    waits = tx.effects.waits
+    lease = request.lease or settings.default_lease
+    ends: dict[tuple[int | None, int | None], int] = {}
+    told: list[dict[str, Any]] = []
     for job in jobs:
-        tx.move(job, "active")
         job.attempt += 1
         job.started_before = job.started_at
         job.started_at = now
         job.worker_id = request.worker_id
-        due = lease_end(tx, job, request.lease or settings.default_lease)
-        job.due_at = due
-        tx.expect(due)
-        tx.make_taken(job)
+        if job.flags:
+            job.due_at = lease_end(tx, job, lease)
+            tx.expect(job.due_at)
+            tx.note_event(job, "on_assignment")
+        else:
+            alike = (job.lease, job.timeout)
+            if alike not in ends:
+                ends[alike] = lease_end(tx, job, lease)
+            job.due_at = ends[alike]
         waited = now - (job.enqueued_at or now)
         waits.append((job.queue, job.tenant, waited))
-        tx.emit("job.started", job, attempt=job.attempt, worker_id=shown, wait_ms=waited // 1000)
-        if job.flags:
-            tx.note_event(job, "on_assignment")
+        told.append({"attempt": job.attempt, "worker_id": shown, "wait_ms": waited // 1000})
+    tx.expect(min(ends.values(), default=None))
+    tx.make_taken(*jobs)
+    tx.move_all(jobs, JobState.ACTIVE.value, "job.started", told)
 
 
 def _hand_out(tx: Transaction, started: list[Job]) -> None:

@@ -25,6 +25,7 @@ from ojster.jobs.progress import complete_progress
 from ojster.jobs.result_retention import refuse_size
 from ojster.jobs.transitions import (
     complete_job,
+    complete_plainly,
     fail_attempt,
     free,
     make_available,
@@ -32,7 +33,7 @@ from ojster.jobs.transitions import (
     write_completed,
     write_states,
 )
-from ojster.storage.transaction import PlainEnd, Transaction
+from ojster.storage.transaction import PlainEnd, Row, Transaction
 
 UNKNOWN_TYPE: Final = "UnknownJobType"
 """The error type by which a worker says that it has no handler for a job."""
@@ -43,7 +44,7 @@ UNKNOWN_TYPE_DELAY: Final = 5 * SECOND
 
 def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) -> list[Job | OjsterError]:
     """Complete active jobs; return each job, or the reason why its acknowledgement was refused."""
-    plain = _complete_plainly(tx, acknowledgements) if tx.completes_plainly else {}
+    plain = _complete_plainly(tx, acknowledgements)
     others = [ack for place, ack in enumerate(acknowledgements) if place not in plain]
     if plain and not others:
         settle(tx)
@@ -63,21 +64,27 @@ def _complete_plainly(tx: Transaction, acks: Sequence[Acknowledgement]) -> dict[
     largest = tx.settings.largest_job
     if len({ack.job_id for ack in acks}) < len(acks):
         return {}
-    ends: dict[str, tuple[int, PlainEnd]] = {}
-    for place, ack in enumerate(acks):
+    ends: dict[str, PlainEnd] = {}
+    for ack in acks:
         if ack.seq is None or ack.worker_id is None or ack.attempt is None or ack.started_at is None:
             return {}
         if ack.append or ack.changes is not None or ack.result_file is not None:
             return {}
         if _refuse_value(ack.result, largest) is None:
-            ends[ack.job_id] = (place, (ack.seq, ack.attempt, ack.started_at, ack.worker_id, ack.result))
-    written = {job.id: job for job in tx.complete_plain_jobs([ends[job_id][1] for job_id in sorted(ends)])}
-    plain = {place: written[job_id] for job_id, (place, _) in ends.items() if job_id in written}
-    for job in plain.values():  # in the order of the reports, as are their events
-        job.state = JobState.ACTIVE.value  # as it was before the statement
-        complete_job(tx, job, job.result, tx.now - (job.started_at or tx.now))
-    free(tx, list(plain.values()))
+            ends[ack.job_id] = (ack.seq, ack.attempt, ack.started_at, ack.worker_id, ack.result)
+    written = {row[0]: row for row in tx.complete_plain_jobs([ends[job_id] for job_id in sorted(ends)])}
+    plain = {place: _ended(ack, written[ack.seq]) for place, ack in enumerate(acks) if ack.seq in written}
+    complete_plainly(tx, list(plain.values()))  # in the order of the reports, as are their events
     return plain
+
+
+def _ended(ack: Acknowledgement, row: Row) -> Job:
+    """Return a plain job that an acknowledgement has completed, as far as its end must know it; still active."""
+    seq, type, queue, tenant, enqueued_at, exclusive_key, limit_key, needs, trace_id = row
+    job = Job(seq, ack.job_id, type, queue, "active", 0, ack.attempt or 0, 0, 0, enqueued_at, ack.started_at)
+    job.worker_id, job.result, job.tenant = ack.worker_id, ack.result, tenant
+    job.exclusive_key, job.limit_key, job.needs, job.trace_id = exclusive_key, limit_key, needs, trace_id
+    return job
 
 
 def _acknowledge_any(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) -> list[Job | OjsterError]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from enum import Enum
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -243,6 +243,21 @@ def complete_job(tx: Transaction, job: Job, result: bytes | None, ran: int) -> N
     tx.emit("job.completed", job, attempt=job.attempt, duration_ms=ran // 1000)
     if job.flags:
         tx.note_event(job, "on_success")
+
+
+def complete_plainly(tx: Transaction, jobs: Sequence[Job]) -> None:
+    """Do the same for plain jobs whose rows are written, and which have run since they were started."""
+    told: list[dict[str, Any]] = []
+    for job in jobs:
+        began = job.started_at or tx.now
+        ran = tx.now - began
+        waited = began - (job.enqueued_at or began)
+        tx.effects.attempts.append((job.queue, job.tenant, job.type, "completed", ran, waited))
+        told.append({"attempt": job.attempt, "duration_ms": ran // 1000})
+        job.finished_at = tx.now
+    tx.effects.finished += [job.id for job in jobs]
+    tx.move_all(jobs, JobState.COMPLETED.value, "job.completed", told)
+    free(tx, jobs)
 
 
 def write_completed(tx: Transaction, jobs: Sequence[Job]) -> None:

@@ -197,6 +197,25 @@ class Transaction(ABC):
         job.moved = (job.state, state)
         job.state = state
 
+    def move_all(self, jobs: Sequence[Job], state: str, event: str, data: Sequence[dict[str, Any]]) -> None:
+        """Change the state of jobs, and record an event of each, with its data, which the history leaves out.
+
+        It does what ``move`` and ``emit`` do for each of them, and counts those together that are alike.
+        """
+        now, events = self.now, self.effects.events
+        numbers: dict[tuple[str, str, str], int] = defaultdict(int)
+        for job, told in zip(jobs, data, strict=True):
+            numbers[job.queue, job.tenant, job.state] += 1
+            told["from"], told["to"] = job.state, state
+            if job.trace_id is not None:
+                told["trace_id"] = job.trace_id
+            job.state = state
+            events.append((event, now, job.id, job.queue, job.type, told, job.tenant))
+        for (queue, tenant, before), number in numbers.items():
+            JOB_STATES.check(before, state)
+            self.count(queue, tenant, before, -number)
+            self.count(queue, tenant, state, number)
+
     def count(self, queue: str, tenant: str, state: str, change: int) -> None:
         """Add ``change`` to the number of a queue's jobs in a state."""
         counts = self.effects.counts
@@ -217,12 +236,13 @@ class Transaction(ABC):
             self.effects.available[name].update([job.id for job in jobs])
         return names
 
-    def make_taken(self, job: Job) -> None:
-        """Record that a job is no longer available."""
+    def make_taken(self, *jobs: Job) -> None:
+        """Record that jobs are no longer available."""
         available = self.effects.available
-        available[job.queue].discard(job.id)
-        if job.tenant:
-            available[qualify(job.tenant, job.queue)].discard(job.id)
+        for job in jobs if available else ():
+            available[job.queue].discard(job.id)
+            if job.tenant:
+                available[qualify(job.tenant, job.queue)].discard(job.id)
 
     def note_attempt(self, job: Job, end: AttemptEnd, ran: int) -> None:
         """Note that an attempt ends which ran for ``ran`` microseconds, before the job changes its state.
@@ -323,12 +343,12 @@ class Transaction(ABC):
             [(job.finished_at, job.result, job.seq) for job in jobs],
         )
 
-    completes_plainly = False
-    """Whether the database has one statement for the ends of plain jobs: ``complete_plain_jobs``."""
+    @abstractmethod
+    def complete_plain_jobs(self, ends: Sequence[PlainEnd]) -> list[Row]:
+        """Write plain jobs as completed if these attempts run. ``ends`` is in the order of ids.
 
-    def complete_plain_jobs(self, ends: Sequence[PlainEnd]) -> list[Job]:
-        """Write plain jobs as completed if these attempts run, and return them. ``ends`` is in the order of ids."""
-        raise NotImplementedError
+        Returns ``PLAIN_COLUMNS`` of ``ojster.core.plain_end`` of each job that it has written.
+        """
 
     @abstractmethod
     def lock_keys(self, keys: Iterable[str]) -> Set[str]:

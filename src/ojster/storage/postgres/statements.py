@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from ojster.core.job import Job
 from ojster.core.job_table import AT_PLACE, AVAILABLE_CONDITIONS, JOB_COLUMNS, JOB_COLUMNS_OF_J, NEW_JOB, STARTED
-from ojster.core.plain_end import PLAIN_END
+from ojster.core.plain_end import PLAIN_COLUMNS, PLAIN_END
 from ojster.storage.postgres.pipeline import quoted, unnest
 from ojster.storage.tally import ADDED, SUMS
 from ojster.storage.transaction import ColumnType
@@ -140,7 +140,7 @@ COMPLETE_PLAIN_JOBS: Final = f"""
         AND j.started_at = done.started_at
         AND j.worker_id = done.worker_id
         AND {PLAIN_END}
-    RETURNING {JOB_COLUMNS_OF_J}
+    RETURNING {", ".join(f"j.{name}" for name in PLAIN_COLUMNS.split(", "))}
 """
 
 # In the order of ids, in which all transactions lock jobs, so that they do not wait for each other in a circle.

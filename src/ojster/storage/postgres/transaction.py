@@ -224,14 +224,12 @@ class PostgresTransaction(Transaction):
                 ),
             )
 
-    completes_plainly = True
-
-    def complete_plain_jobs(self, ends: Sequence[PlainEnd]) -> list[Job]:
+    def complete_plain_jobs(self, ends: Sequence[PlainEnd]) -> list[Row]:
         if not ends:
             return []
         columns = zip(PLAIN_END_TYPES, zip(*ends, strict=True), strict=True)
         arrays = [Array(type, values) for type, values in columns]
-        return [Job(*row) for row in self.execute(COMPLETE_PLAIN_JOBS, (self.now, *arrays))]
+        return self.execute(COMPLETE_PLAIN_JOBS, (self.now, *arrays))
 
     def lock_keys(self, keys: Iterable[str]) -> Set[str]:
         names = self.names_of_locks(keys)

@@ -20,6 +20,7 @@ from ojster.storage.sqlite.statements import (
     COMPLETE_JOBS,
     ENVELOPE,
     FIND_JOBS,
+    FIND_PLAIN_JOBS,
     INSERT_PARTS,
     INSERT_PAYLOADS,
     JOB_NAMES,
@@ -30,11 +31,12 @@ from ojster.storage.sqlite.statements import (
     SHARED_NAMES,
     START_JOBS,
     change,
+    completion_of,
     insertion,
     insertion_of_alike,
     parts_of,
 )
-from ojster.storage.transaction import ColumnType, Parameters, Row, Transaction
+from ojster.storage.transaction import ColumnType, Parameters, PlainEnd, Row, Transaction
 
 KEPT_EVENT_BYTES: Final = 64 * 1024 * 1024
 """Size of the recorded events to keep, in bytes."""
@@ -141,14 +143,29 @@ class SqliteTransaction(Transaction):
             self._cursor.execute(START_JOBS, (*values, apsw.carray(array("q", seqs))))
 
     def complete_jobs(self, jobs: Sequence[Job]) -> None:
-        alike: dict[tuple[Any, ...], list[int]] = {}
-        for job in jobs:
-            alike.setdefault((job.finished_at, job.result), []).append(job.seq)
-        if len(alike) > len(jobs) // 4:  # most results differ
-            super().complete_jobs(jobs)
+        self._complete([(job.seq, job.result) for job in jobs])
+
+    def _complete(self, results: Sequence[tuple[int, bytes | None]]) -> None:
+        alike: dict[bytes | None, list[int]] = {}
+        for seq, result in results:
+            alike.setdefault(result, []).append(seq)
+        if len(alike) > len(results) // 4:  # most results differ
+            for part in parts_of(results):
+                self._cursor.execute(completion_of(len(part)), [self.now, *chain.from_iterable(part)])
             return
+        for result, seqs in alike.items():
+            self._cursor.execute(COMPLETE_JOBS, (self.now, result, apsw.carray(array("q", seqs))))
+
+    def complete_plain_jobs(self, ends: Sequence[PlainEnd]) -> list[Row]:
+        alike: dict[tuple[Any, ...], list[int]] = {}
+        for seq, *attempt, _ in ends:
+            alike.setdefault(tuple(attempt), []).append(seq)
+        running: list[Row] = []
         for values, seqs in alike.items():
-            self._cursor.execute(COMPLETE_JOBS, (*values, apsw.carray(array("q", seqs))))
+            running += self.execute(FIND_PLAIN_JOBS, (apsw.carray(array("q", seqs)), *values))
+        results = {end[0]: end[4] for end in ends}
+        self._complete([(row[0], results[row[0]]) for row in running])
+        return running
 
     def lock_keys(self, keys: Iterable[str]) -> Set[str]:
         return frozenset()  # no other transaction writes
