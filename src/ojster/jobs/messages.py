@@ -38,6 +38,7 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     seq:
         Number of the job in its database, from callers in the process of the service, if the job was plain when it
         was fetched: see ``ojster.core.plain_end``. It changes how the report is written, and not what it does.
+        The job in the answer then has only what its end needs.
     node:
         The step that the job is, from callers in the process of the service. It changes what is read at once.
     """
