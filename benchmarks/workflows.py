@@ -110,7 +110,7 @@ async def _create(service: Service, wires: list[dict[str, Any]]) -> int:
     for first in range(0, len(wires), BATCH_SIZE):
         some = wires[first : first + BATCH_SIZE]
         new = [await service.workflows.prepare(read_members(msgspec.json.encode(wire))) for wire in some]
-        jobs += sum(len(one.plan.jobs) for one in new)
+        jobs += sum(one.plan.job_count for one in new)
         await service.workflows.create_many(new)
     return jobs
 

@@ -176,7 +176,7 @@ class Models:
 
     def keep(self, shape: Shape | None, job: NewJob, request: Members) -> _Model | None:
         """Make a model of a job that was read from a request of a shape, unless more than its args depends on them."""
-        if shape is None or _differs_in_more(job):
+        if shape is None or differs_in_more(job):
             return None
         if len(self._models) >= MOST_MODELS:
             self._models.clear()
@@ -226,7 +226,7 @@ class RecentRequests:
     def _keep(self, key: _RecentKey, job: NewJob, request: Members) -> _Model | None:
         has_times = job.scheduled_at is not None or job.expires_at is not None  # some count from the request
         is_large = sum(map(len, request.values())) > LARGEST_RECENT
-        if has_times or is_large or _differs_in_more(job):
+        if has_times or is_large or differs_in_more(job):
             return None
         if len(self._models) >= MOST_MODELS:
             self._models.clear()
@@ -239,7 +239,7 @@ class RecentRequests:
 recent_requests: Final = Local(RecentRequests)
 
 
-def _differs_in_more(job: NewJob) -> bool:
+def differs_in_more(job: NewJob) -> bool:
     """Return whether other jobs with the same request, but for the arguments, differ in more than their arguments."""
     return job.unique is not None or job.limit is not None or bool(job.flags) or job.suspension is not None
 

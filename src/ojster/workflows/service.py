@@ -14,7 +14,7 @@ from ojster.core.errors import OjsterError, PayloadTooLarge
 from ojster.core.json_objects import Members, without_nulls
 from ojster.core.property_values import Property, check_changes
 from ojster.core.tenant import NOBODY
-from ojster.core.turns import in_turns, read_aside
+from ojster.core.turns import LARGE_BYTES, in_turns, read_aside
 from ojster.jobs.failure import Failure
 from ojster.jobs.preparation import check_references
 from ojster.jobs.scope import Scope, accepted
@@ -29,6 +29,7 @@ from ojster.workflows.definitions import Named
 from ojster.workflows.orchestrator_request import ORCHESTRATOR_MEMBER as ORCHESTRATOR
 from ojster.workflows.orchestrator_request import expand
 from ojster.workflows.plan.members import refusal_of
+from ojster.workflows.plan.models import recent_workflows
 from ojster.workflows.plan.nested_definitions import Nested, complete_nested, has_definitions
 from ojster.workflows.plan.planned_jobs import check_steps, complete_steps
 from ojster.workflows.plan.request import read_workflow, without_definition
@@ -99,21 +100,24 @@ class WorkflowService(WorkflowReading):
         if has_definitions(members):
             nested = Nested(members, self.scope.tenant or NOBODY)
             members = accepted(await self.database.read(complete_nested, nested))
+        preparation = await self._jobs.preparation()
+        size = sum(map(len, members.values()))
+        read_one: Callable[..., NewWorkflow] = read_workflow
+        if size < LARGE_BYTES and not (preparation.changes_requests or preparation.catalogue.by_type):
+            read_one = recent_workflows.of(self.database.memory).read
         read = partial(
-            read_workflow,
+            read_one,
             members,
             self.database.clock(),
             largest=settings.largest_job,
             tenant=self.scope.tenant,
             otherwise=settings.default_tenant,
         )
-        size = sum(map(len, members.values()))
         new = await read_aside(size, read)
         self.scope.check_tenant(new.tenant)
         new.created_by = self.scope.who
         if definition is not None:
             new = msgspec.structs.replace(new, **definition.of(new.params, own, new.tenant))
-        preparation = await self._jobs.preparation()
         if preparation.changes_requests:
             await complete_steps(self.database, new, preparation)
         if preparation.catalogue.by_type:

@@ -138,9 +138,7 @@ def _read_workflow(members: Members, now: int, largest: int, tenant: str | None,
     if given_id is not None and not is_workflow_id(given_id):
         raise Problem("$.id", _INVALID_ID)
     id = given_id or new_id()
-    params = json_object(members, "params")
-    if len(params) > MAX_PARAMS_BYTES:
-        raise Problem("$.params", f"The parameters take {len(params)} bytes; at most {MAX_PARAMS_BYTES} are allowed.")
+    params = read_params(members)
     timeout, scheduled_at, expires_at = _read_times(members)
     name = "metadata" if "metadata" in members else "meta"
     with problems_at(f"$.{name}.tenant_id"):
@@ -176,6 +174,20 @@ def _read_workflow(members: Members, now: int, largest: int, tenant: str | None,
         others=_encode(others) if others else None,
         unknown=[*unknown, *planned.unknown, *planned.kept],
     )
+
+
+def read_params(members: Members) -> bytes:
+    """Return the parameters of a workflow, as JSON.
+
+    Raises
+    ------
+    Problem, OjsterError
+        They are no object, or too large.
+    """
+    params = json_object(members, "params")
+    if len(params) > MAX_PARAMS_BYTES:
+        raise Problem("$.params", f"The parameters take {len(params)} bytes; at most {MAX_PARAMS_BYTES} are allowed.")
+    return params
 
 
 def _read_times(members: Members) -> tuple[int | None, Moment | None, Moment | None]:
