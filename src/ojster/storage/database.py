@@ -23,6 +23,7 @@ from ojster.storage.dispatcher import Dispatcher
 from ojster.storage.effects import Effects
 from ojster.storage.memory import Memory, Remembered
 from ojster.storage.outages import Outages
+from ojster.storage.transaction import Transaction
 from ojster.storage.wakeups import (
     DUE,
     EVENTS,
@@ -40,6 +41,10 @@ POSTGRES: Final = ("postgresql://", "postgres://")
 MAX_NAMED_IDS: Final = 100
 """Maximum number of topics of a kind that one notification names, such as finished jobs. Beyond it, other processes
 receive only the topic that stands for them all, such as "finished"."""
+
+MAX_LOOK_PAUSE_SECONDS: Final = 25.0
+"""Maximum time between two looks of each process that does due work, in seconds. It is less than the default lease of
+a worker, so that other processes are not woken for each claim."""
 
 _NEWS: Final = "news:"
 _DUE: Final = "due:"
@@ -211,8 +216,12 @@ class Database(ABC):
             self.wakeups.wake(DUE)
 
 
-def topics_of(effects: Effects) -> list[str]:
-    """Return the topics that notify other processes of a transaction's effects."""
+def topics_of(tx: Transaction) -> list[str]:
+    """Return the topics that notify other processes of a transaction's effects.
+
+    What is due later than ``MAX_LOOK_PAUSE_SECONDS`` is not among them: each process looks by then.
+    """
+    effects = tx.effects
     topics = [_NEWS + topic for topic in effects.fetchable]
     if len(effects.finished) > MAX_NAMED_IDS:
         topics.append(FINISHED)
@@ -221,7 +230,7 @@ def topics_of(effects: Effects) -> list[str]:
     numbers = Counter(effects.topics.values())
     too_many = {all_of for all_of, number in numbers.items() if all_of is not None and number > MAX_NAMED_IDS}
     topics += [*too_many, *(topic for topic, all_of in effects.topics.items() if all_of not in too_many)]
-    if effects.due is not None:
+    if effects.due is not None and effects.due - tx.now < MAX_LOOK_PAUSE_SECONDS * 1e6:
         topics.append(f"{_DUE}{effects.due}")
     if effects.configured:
         topics.append(_CONFIGURED)

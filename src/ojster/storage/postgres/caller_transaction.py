@@ -127,7 +127,7 @@ def run_in_caller_transaction(
         tx.write_effects()
     except Exception as error:
         raise _explained(error, url, database) from error
-    topics = topics_of(tx.effects)
+    topics = topics_of(tx)
     if topics and "notifications" not in url.lacks:
         for message in messages("guest", topics):
             guest.execute("SELECT pg_notify(?, ?)", (channel_of(url.schema), message))

@@ -272,7 +272,7 @@ class _TransactionConnection:
         try:  # it is committed: an error from here on must not look like a failed commit
             database.publish(tx.effects)
             if notification is None:
-                database._notifier.ring(topics_of(tx.effects))
+                database._notifier.ring(topics_of(tx))
         except Exception:
             log.exception("cannot send the wake-ups of a committed transaction")
 
@@ -297,7 +297,7 @@ class _TransactionConnection:
         is_better = self._database.is_at_rest or tx.effects.configured
         if not is_better or not self._database._notifier.has_peers:
             return None
-        words = messages(self._database._notifier.name, topics_of(tx.effects))
+        words = messages(self._database._notifier.name, topics_of(tx))
         return words[0] if len(words) == 1 and "\n" in words[0] else None
 
     def _transaction(self, connection: PipelineConnection) -> PostgresTransaction:

@@ -191,7 +191,7 @@ class SqliteDatabase(Database):
         self.outages.note_write(tx.now, self.clock)
         try:  # it is committed: an error from here on must not look like a failed commit
             self.publish(tx.effects)
-            if self._notifier is not None and (topics := topics_of(tx.effects)):
+            if self._notifier is not None and (topics := topics_of(tx)):
                 self._notifier.ring(topics)
             if self._log_pages > MAX_LOG_PAGES:
                 lane.run(self._copy_log)
