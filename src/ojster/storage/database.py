@@ -43,8 +43,8 @@ MAX_NAMED_IDS: Final = 100
 receive only the topic that stands for them all, such as "finished"."""
 
 MAX_LOOK_PAUSE_SECONDS: Final = 25.0
-"""Maximum time between two looks of each process that does due work, in seconds. It is less than the default lease of
-a worker, so that other processes are not woken for each claim."""
+"""Maximum time between two looks of each process that does due work, in seconds. It is less than the default lease
+of a job, so that other processes are not woken for each claim."""
 
 _NEWS: Final = "news:"
 _DUE: Final = "due:"
