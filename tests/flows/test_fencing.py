@@ -62,6 +62,10 @@ def _turn(**members: Any) -> Call:
     return lambda client, job: client.flows.turn(Turn(job.id, job.worker_id, job.attempt, job.started_at, **members))
 
 
+async def _step_of_known_flow(client: Any, job: Job) -> None:
+    await _turn(records=(RECORDS["step"],), flow=job.node)(client, job)
+
+
 async def _append(client: Any, job: Job) -> None:
     await client.flows.append(StreamAppend(job.id, "words", (b"1",), "id", job.worker_id, job.attempt, job.started_at))
 
@@ -89,6 +93,7 @@ async def _release(client: Any, job: Job) -> None:
 
 CALLS: dict[str, Call] = {
     **{kind: _turn(records=(record,)) for kind, record in RECORDS.items()},
+    "step of a known flow": _step_of_known_flow,
     **{member: _turn(**members) for member, members in TURNS.items()},
     "nothing": _turn(),
     "append": _append,
@@ -102,7 +107,7 @@ CALLS: dict[str, Call] = {
 def test_the_table_has_all_that_a_turn_may_say() -> None:
     kinds = msgspec.inspect.type_info(NewRecord).fields[1].type  # type: ignore[attr-defined]
     assert set(RECORDS) == set(kinds.values)
-    holder = {"job_id", "worker_id", "attempt", "started_at", "access"}
+    holder = {"job_id", "worker_id", "attempt", "started_at", "access", "flow"}
     details = {"records", "wakes_at", "version", "ended", "position"}
     assert set(TURNS) == set(typing.get_type_hints(Turn)) - holder - details
 

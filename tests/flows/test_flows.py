@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -1114,21 +1114,41 @@ async def test_a_record_is_written_once(bench: FlowBench) -> None:
         await bench.service.flows.turn(turn)
 
 
-async def _begun(bench: FlowBench, count: int) -> list[Turn]:
-    """Start flows, and return a turn of each with the outcome of a local step."""
-
-    @bench.app.flow(f"order-{count}")
-    async def order(flow: Flow) -> None: ...
-
-    for _ in range(count):
-        await bench.start(order.s())
-    jobs = await bench.fetch(count=count, worker_id="one")
-    record = NewRecord("a", "step", "a", 1, ended_at=2)
-    return [Turn(job.id, "one", job.attempt, job.started_at, (record,)) for job in jobs]
+Begin = Callable[[int], Awaitable[list[Turn]]]
 
 
-async def test_of_turns_that_come_together_only_what_another_worker_has_recorded_is_refused(bench: FlowBench) -> None:
-    first, second, third = await _begun(bench, 3)
+@pytest.fixture(params=["with its number", "without it"])
+def begun(bench: FlowBench, request: pytest.FixtureRequest) -> Begin:
+    """Start flows, and return a turn of each with the outcome of a local step: as a worker says it in the process of
+    the service, and as one does over HTTP."""
+
+    async def begin(count: int) -> list[Turn]:
+        @bench.app.flow(f"order-{count}")
+        async def order(flow: Flow) -> None: ...
+
+        for _ in range(count):
+            await bench.start(order.s())
+        jobs = await bench.fetch(count=count, worker_id="one")
+        record = NewRecord("a", "step", "a", 1, ended_at=2)
+        return [
+            Turn(
+                job.id,
+                "one",
+                job.attempt,
+                job.started_at,
+                (record,),
+                flow=job.node if request.param == "with its number" else None,
+            )
+            for job in jobs
+        ]
+
+    return begin
+
+
+async def test_of_turns_that_come_together_only_what_another_worker_has_recorded_is_refused(
+    bench: FlowBench, begun: Begin
+) -> None:
+    first, second, third = await begun(3)
     await bench.service.flows.turn(second)
     more = (NewRecord("b", "step", "b", 1, ended_at=2),)
     repeated = msgspec.structs.replace(second, records=more + second.records)
@@ -1154,9 +1174,9 @@ _SAYS: dict[str, Callable[[Turn], Turn]] = {
 @pytest.mark.parametrize("second", _SAYS)
 @pytest.mark.parametrize("first", _SAYS)
 async def test_two_turns_of_a_flow_are_taken_in_their_order_whatever_else_comes_with_them(
-    bench: FlowBench, first: str, second: str
+    bench: FlowBench, begun: Begin, first: str, second: str
 ) -> None:
-    alone, together, other = await _begun(bench, 3)
+    alone, together, other = await begun(3)
     one_by_one = [
         (await bench.service.database.run_many(take_turns, [_SAYS[says](alone)]))[0] for says in (first, second)
     ]
@@ -1177,8 +1197,10 @@ def _waiting(turn: Turn, version: int) -> Turn:
     return msgspec.structs.replace(turn, records=(asked,), suspends=True, version=version)
 
 
-async def test_of_flows_that_wait_together_only_those_are_refused_that_were_stopped(bench: FlowBench) -> None:
-    turns = await _begun(bench, 3)
+async def test_of_flows_that_wait_together_only_those_are_refused_that_were_stopped(
+    bench: FlowBench, begun: Begin
+) -> None:
+    turns = await begun(3)
     flows = [await bench.service.flows.records(turn.job_id) for turn in turns]
     waiting = [_waiting(turn, flow.version) for turn, flow in zip(turns, flows, strict=True)]
     wrong = msgspec.Raw(b'{"type": "note", "args": 1}')
@@ -1196,7 +1218,7 @@ async def test_of_flows_that_wait_together_only_those_are_refused_that_were_stop
 
 
 async def test_many_flows_are_recorded_with_as_many_statements_as_a_few(
-    bench: FlowBench, monkeypatch: pytest.MonkeyPatch
+    bench: FlowBench, begun: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Up to three rows are updated one by one, so that one flow cannot be the measure."""
     statements = 0
@@ -1220,7 +1242,7 @@ async def test_many_flows_are_recorded_with_as_many_statements_as_a_few(
         assert all(isinstance(result, FlowRecords) for result in results)
         return statements
 
-    many, few = await _begun(bench, 10), await _begun(bench, 4)
+    many, few = await begun(10), await begun(4)
     assert await number_for(many) == await number_for(few)
 
     async def waiting(turns: list[Turn]) -> list[Turn]:

@@ -337,11 +337,13 @@ class Flow(Messages, Patches, Restarts):
             return self._execution.never()
         key = self._execution.key_of(name, self._key)
         record = self._record(key, "step", name, self._digest([args, kwargs]))
-        types = _result_types(name, function)
+        types, is_async = _result_types(name, function)
         types.resolve()
         if in_transaction is not None:
             call = partial(function, *args, **kwargs)
             return self._step(record, types, StepInTransaction(self._execution, record, in_transaction, call))
+        if is_async:
+            return self._step(record, types, partial(function, *args, **kwargs))
         return self._step(record, types, partial(self._call, function, args, kwargs))
 
     async def _step(self, record: NewRecord, types: HandlerTypes, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
@@ -355,8 +357,6 @@ class Flow(Messages, Patches, Restarts):
         return types.convert_result(self._execution.codecs.decode_value(value))
 
     async def _call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        if inspect.iscoroutinefunction(function):
-            return await function(*args, **kwargs)
         done = await self._execution.threads.call(partial(function, *args, **kwargs))
         return await done if inspect.isawaitable(done) else done
 
@@ -420,9 +420,10 @@ class _FlowLog(logging.LoggerAdapter[logging.Logger]):
 
 
 @lru_cache(512)
-def _result_types(name: str, function: Callable[..., Any]) -> HandlerTypes:
+def _result_types(name: str, function: Callable[..., Any]) -> tuple[HandlerTypes, bool]:
+    """Return what the result of a function becomes, and whether it is a coroutine function."""
     try:
         signature = inspect.signature(function)
     except ValueError:  # such as min
         signature = inspect.Signature()
-    return HandlerTypes(name, function, signature, 0)
+    return HandlerTypes(name, function, signature, 0), inspect.iscoroutinefunction(function)

@@ -27,7 +27,7 @@ from ojster.handlers.flow_position import code_version, position_of
 from ojster.handlers.flow_saying import as_record, clock, file_of, is_given_up, say
 from ojster.handlers.flow_threads import StepThreads
 from ojster.handlers.flow_transactions import Recorded, StepCommits
-from ojster.handlers.outcomes import Reported
+from ojster.handlers.outcomes import MAX_RESULT_BYTES, Reported
 from ojster.handlers.raised import Raised, value_of
 from ojster.workflows.flow import (
     BEGIN,
@@ -43,6 +43,8 @@ T = TypeVar("T")
 
 POLL_SECONDS: Final = 1.0
 """Pause between looks for ends while a local step runs and something else is awaited, in seconds."""
+
+_NO_CODECS: Final = Codecs(())
 
 _BYTES: Final = 30_000
 _BYTES_OF_RECORD: Final = 600
@@ -63,7 +65,7 @@ class FlowExecution(StepCommits):
     """
 
     def __init__(self, context: JobContext, records: FlowRecords, codecs: Codecs | None = None) -> None:
-        super().__init__(records, codecs or Codecs(()))
+        super().__init__(records, _NO_CODECS if codecs is None else codecs)
         self.context = context
         self.workflow_id = records.workflow_id
         self._version = records.version
@@ -310,7 +312,8 @@ class FlowExecution(StepCommits):
         """
         try:
             result = Raw(self.codecs.encode_value(to_json(value)))
-            file = await file_of(self.context, record.name, bytes(result))
+            is_small = len(memoryview(result)) <= MAX_RESULT_BYTES
+            file = None if is_small else await file_of(self.context, record.name, bytes(result))
         except OjsterError:
             raise
         except Exception as refusal:  # it is not JSON, too large, or a codec fails
@@ -366,8 +369,13 @@ class FlowExecution(StepCommits):
             return
         timer = self.loop.next_timer
         is_alone = len(self._waiting) == 1 and timer is None and not self._new and not self._given_up
+        if is_alone and self._unstarted:
+            ((key, (record, step)),) = self._unstarted.items()
+            self._unstarted = {}
+            self._steps[key] = self._begin(self._run_step(record, step, is_alone=True))
+            return
         for key, (record, step) in self._unstarted.items():
-            self._steps[key] = self._begin(self._run_step(record, step, is_alone=is_alone))
+            self._steps[key] = self._begin(self._run_step(record, step, is_alone=False))
         self._unstarted = {}
         is_busy = any(key not in self._new for key in self._steps)
         steps_ended = any(record.kind == "step" for record in self._new.values())
@@ -448,6 +456,7 @@ class FlowExecution(StepCommits):
             position=position_of(self._code, self.loop, self.keys, self._waiting, self._records, self.expected)
             if suspends
             else None,
+            flow=job.node,
         )
         try:
             answer = await say(self.context.client.flows, turn)

@@ -102,18 +102,20 @@ class FlowLoop(asyncio.AbstractEventLoop):
         self._unwound: WeakSet[asyncio.Future[Any]] | None = None
         self.flow: Any = None
         self._is_closed = False
+        self._running = _RunningLoop(self)
 
     # Its owner
 
     def run_ready(self, calls: float = inf) -> None:
         """Run until every task waits, or the loop has made so many calls."""
-        if not self._ready:
+        ready = self._ready
+        if not ready:
             return
-        with _RunningLoop(self):
-            while self._ready and calls > 0:
+        with self._running:
+            while ready and calls > 0:
                 calls -= 1
-                handle = self._ready.popleft()
-                if not handle.cancelled():
+                handle = ready.popleft()
+                if not handle._cancelled:  # a call for each step would be seen
                     handle._run()
 
     @property
@@ -156,7 +158,7 @@ class FlowLoop(asyncio.AbstractEventLoop):
         if self._unwound:
             self.run_ready(_UNWINDING_CALLS)
         self._ready.clear()
-        with _RunningLoop(self):
+        with self._running:
             for task in list(self.tasks):
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 # What its context managers leave, they have entered in this task and in its context.

@@ -95,8 +95,9 @@ class FlowPast:
 
     def note_told(self, sent: Mapping[str, NewRecord]) -> None:
         """Note what the server is told now; chunks of streams, which may be many, have only their number."""
-        told = [record for record in sent.values() if record.kind in TOLD and record.kind != "chunk"]
-        self.told |= {record.key: as_record(record, record.result) for record in told}
+        for record in sent.values():
+            if record.kind in TOLD and record.kind != "chunk":
+                self.told[record.key] = as_record(record, record.result)
 
     def has_one_of(self, waiting: Iterable[str]) -> bool:
         """Return whether just one of the awaited keys was recorded: when it ended, nothing else could have come."""

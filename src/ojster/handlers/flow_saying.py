@@ -33,18 +33,16 @@ async def say(flows: FlowCalls, turn: Turn) -> FlowRecords:
     return await flows.turn(turn)
 
 
-async def file_of(context: JobContext, name: str, result: bytes) -> str | None:
-    """Store the result of a local step as a file if it is too large to be kept with the flow; return the file's id.
+async def file_of(context: JobContext, name: str, result: bytes) -> str:
+    """Store the result of a local step, which is too large to be kept with the flow, as a file; return the file's id.
 
     Raises
     ------
     ValueError
-        It is too large, and there is no file store, or no room.
+        There is no file store, or no room.
     BackendUnavailable
         The file store cannot be reached.
     """
-    if len(result) <= MAX_RESULT_BYTES:
-        return None
     why = "The server has no file store."
     try:
         if (file := await context.keep_result(result)) is not None:

@@ -43,6 +43,9 @@ ColumnType = Literal["bigint", "text", "bytea", "uuid"]
 PlainEnd = tuple[int, int, int, str, bytes | None]
 """The end of an attempt of a plain job: number of the job, the attempt, its start, its worker, the result."""
 
+RunningAttempt = tuple[str, int, int, str]
+"""An attempt as its worker knows it: id of the job, number, start, worker."""
+
 HISTORY_COLUMNS: Final[dict[str, ColumnType]] = {"seq": "bigint", "at": "bigint", "type": "text", "data": "bytea"}
 
 
@@ -319,6 +322,19 @@ class Transaction(ABC):
         self, table: str, columns: Mapping[str, ColumnType], rows: Sequence[Sequence[Any]], returning: str
     ) -> list[Row]:
         """Insert rows of these columns unless their key exists; return values of those that were inserted."""
+
+    @abstractmethod
+    def insert_of_attempts(
+        self,
+        table: str,
+        columns: Mapping[str, ColumnType],
+        rows: Sequence[tuple[RunningAttempt, Sequence[Any]]],
+        returning: str,
+    ) -> list[Row]:
+        """Insert rows of steps, as ``insert_new_rows`` does, if these attempts of them run; lock their jobs.
+
+        The first column gets the node of the step, and the others the values of the row.
+        """
 
     @abstractmethod
     def update_rows(self, table: str, columns: Mapping[str, ColumnType], rows: Sequence[Sequence[Any]]) -> None:

@@ -258,6 +258,9 @@ class Turn(Struct, frozen=True):
         Whether the function begins anew. The arguments are the result of a record of the kind ``begin``.
     position:
         With ``suspends``: where it waits, for people who look at it.
+    flow:
+        The number of the flow, from callers in the process of the service. It changes how records are written, and
+        not what they do.
     """
 
     job_id: str
@@ -275,6 +278,7 @@ class Turn(Struct, frozen=True):
     access: Access | None = None
     restarts: bool = False
     position: FlowPosition | None = None
+    flow: int | None = None
 
 
 class FlowRecords(Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple
@@ -145,6 +145,26 @@ COMPLETE_PLAIN_JOBS: Final = f"""
 
 # In the order of ids, in which all transactions lock jobs, so that they do not wait for each other in a circle.
 LOCK_JOBS: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ANY(CAST(? AS uuid[])) ORDER BY id FOR UPDATE"
+
+# Locks the jobs of attempts that run: its conditions are what `refusal_of_attempt` asks. As in COMPLETE_PLAIN_JOBS, the
+# arrays are in the order of ids, and the plan is a nested loop over them.
+RUNNING_ATTEMPTS: Final = """
+    JOIN jobs AS j ON j.id = given.job_id
+        AND j.state = 'active'
+        AND j.attempt = given.attempt
+        AND j.started_at = given.started_at
+        AND j.worker_id = given.worker_id
+        AND j.node IS NOT NULL
+    FOR UPDATE OF j
+"""
+
+ATTEMPT: Final[Mapping[str, ColumnType]] = {
+    "job_id": "uuid",
+    "attempt": "bigint",
+    "started_at": "bigint",
+    "worker_id": "text",
+}
+"""The members of a ``RunningAttempt``, and their types."""
 
 ENVELOPE: Final = """
     CASE

@@ -16,6 +16,7 @@ from ojster.storage.postgres.abilities import slots_of
 from ojster.storage.postgres.pipeline import Array, PipelineConnection, blobs, ints, texts, unnest, uuids
 from ojster.storage.postgres.statements import (
     ADD_MINUTES,
+    ATTEMPT,
     COMPLETE_JOBS,
     COMPLETE_PLAIN_JOBS,
     COUNT,
@@ -33,6 +34,7 @@ from ojster.storage.postgres.statements import (
     ORDER_EVENTS,
     PLAIN_END_TYPES,
     RECORD,
+    RUNNING_ATTEMPTS,
     SELECT_AVAILABLE,
     START_JOB,
     START_JOBS,
@@ -48,7 +50,16 @@ from ojster.storage.postgres.statements import (
     tally_statement,
 )
 from ojster.storage.postgres.url import PostgresUrl
-from ojster.storage.transaction import ColumnType, Parameters, PlainEnd, Query, Row, Transaction, TryAgain
+from ojster.storage.transaction import (
+    ColumnType,
+    Parameters,
+    PlainEnd,
+    Query,
+    Row,
+    RunningAttempt,
+    Transaction,
+    TryAgain,
+)
 
 A = TypeVar("A")
 
@@ -88,6 +99,21 @@ def _insertion(table: str, columns: Mapping[str, ColumnType]) -> str:
     """Return the statement that inserts rows of these columns, given as arrays."""
     names = ", ".join(columns)
     return f"INSERT INTO {table} ({names}) SELECT {names} FROM {unnest(*columns.values())} AS given ({names})"
+
+
+def _insertion_of_attempts(table: str, columns: Mapping[str, ColumnType], returning: str) -> str:
+    """Return the statement that locks the jobs of attempts, and inserts the rows of those that run."""
+    node, *others = columns
+    names = ", ".join(others)
+    arrays = unnest(*ATTEMPT.values(), *(columns[name] for name in others))
+    return f"""
+        INSERT INTO {table} ({node}, {names})
+        SELECT j.node, {", ".join(f"given.{name}" for name in others)}
+        FROM {arrays} AS given ({", ".join((*ATTEMPT, *others))})
+        {RUNNING_ATTEMPTS}
+        ON CONFLICT DO NOTHING
+        RETURNING {returning}
+    """
 
 
 def _columns(jobs: Sequence[Job], values: Values = NEW_VALUES) -> list[Array]:
@@ -153,6 +179,23 @@ class PostgresTransaction(Transaction):
             return []
         sql = f"{_insertion(table, columns)} ON CONFLICT DO NOTHING RETURNING {returning}"
         return self._in_columns(sql, columns, rows)
+
+    def insert_of_attempts(
+        self,
+        table: str,
+        columns: Mapping[str, ColumnType],
+        rows: Sequence[tuple[RunningAttempt, Sequence[Any]]],
+        returning: str,
+    ) -> list[Row]:
+        rows = sorted((row for row in rows if _ID.fullmatch(row[0][0])), key=lambda row: row[0])
+        returned: list[Row] = []
+        for first in range(0, len(rows), ROWS_AT_ONCE):
+            attempts, values = zip(*rows[first : first + ROWS_AT_ONCE], strict=True)
+            in_columns = [*zip(*attempts, strict=True), *zip(*values, strict=True)]
+            types = (*ATTEMPT.values(), *list(columns.values())[1:])
+            arrays = [Array(type, column) for type, column in zip(types, in_columns, strict=True)]
+            returned += self.execute(_insertion_of_attempts(table, columns, returning), arrays)
+        return returned
 
     def update_rows(self, table: str, columns: Mapping[str, ColumnType], rows: Sequence[Sequence[Any]]) -> None:
         key, *others = columns

@@ -101,6 +101,11 @@ SELECT_AVAILABLE: Final = f"""
 # No clause locks the rows: the transaction began with BEGIN IMMEDIATE, so nobody else writes.
 LOCK_JOBS: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id IN carray(?)"
 LOCK_JOB: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?"
+FIND_ATTEMPTS: Final = """
+    SELECT id, attempt, started_at, worker_id, node
+    FROM jobs
+    WHERE id IN carray(?) AND state = 'active' AND node IS NOT NULL
+"""
 FIND_JOBS: Final = f"""
     SELECT {JOB_COLUMNS_OF_J}, {ENVELOPE}
     FROM jobs AS j

@@ -19,6 +19,7 @@ from ojster.storage.sqlite.disk_space import Room
 from ojster.storage.sqlite.statements import (
     COMPLETE_JOBS,
     ENVELOPE,
+    FIND_ATTEMPTS,
     FIND_JOBS,
     FIND_PLAIN_JOBS,
     INSERT_PARTS,
@@ -36,7 +37,7 @@ from ojster.storage.sqlite.statements import (
     insertion_of_alike,
     parts_of,
 )
-from ojster.storage.transaction import ColumnType, Parameters, PlainEnd, Row, Transaction
+from ojster.storage.transaction import ColumnType, Parameters, PlainEnd, Row, RunningAttempt, Transaction
 
 KEPT_EVENT_BYTES: Final = 64 * 1024 * 1024
 """Size of the recorded events to keep, in bytes."""
@@ -98,6 +99,19 @@ class SqliteTransaction(Transaction):
             statement = insertion(table, names, len(part), f" ON CONFLICT DO NOTHING RETURNING {returning}")
             inserted += self._cursor.execute(statement, list(chain.from_iterable(part))).fetchall()
         return inserted
+
+    def insert_of_attempts(
+        self,
+        table: str,
+        columns: Mapping[str, ColumnType],
+        rows: Sequence[tuple[RunningAttempt, Sequence[Any]]],
+        returning: str,
+    ) -> list[Row]:
+        ids = _without_nul(list({attempt[0] for attempt, _ in rows}))
+        running = self.execute(FIND_ATTEMPTS, (apsw.carray(tuple(ids)),)) if ids else []
+        nodes = {tuple(attempt): node for *attempt, node in running}
+        known = [(nodes[attempt], *values) for attempt, values in rows if attempt in nodes]
+        return self.insert_new_rows(table, columns, known, returning)
 
     def update_rows(self, table: str, columns: Mapping[str, ColumnType], rows: Sequence[Sequence[Any]]) -> None:
         names = tuple(columns)

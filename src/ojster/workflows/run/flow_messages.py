@@ -15,7 +15,7 @@ from ojster.core.errors import Conflict, NotFound, OjsterError, PayloadTooLarge
 from ojster.core.job import Job
 from ojster.jobs.queries import no_workflow
 from ojster.storage.call import for_each
-from ojster.storage.transaction import ColumnType, Transaction
+from ojster.storage.transaction import ColumnType, RunningAttempt, Transaction
 from ojster.workflows.flow import (
     CANCELLATION,
     MAX_MESSAGE_BYTES,
@@ -71,22 +71,30 @@ def insert_new_records(
     Return flow and key of those that were inserted, whether the flow is to be cancelled, and whether the node runs the
     function of a flow, which the caller may know.
     """
-    rows = [
-        (
-            flow,
-            record.key,
-            record.kind,
-            record.name,
-            record.input,
-            node,
-            record.asked_at,
-            record.ended_at,
-            stored(record.result),
-            stored(record.error),
-        )
-        for flow, record, node in records
-    ]
+    rows = [(flow, *_values(record, node)) for flow, record, node in records]
     return [(*row,) for row in tx.insert_new_rows("flow_records", _NEW, rows, _INSERTED)]
+
+
+def insert_records_of_attempts(
+    tx: Transaction, records: Sequence[tuple[RunningAttempt, NewRecord]]
+) -> list[tuple[int, str, bool, bool]]:
+    """Insert records of flows, as ``insert_new_records`` does, if these attempts run."""
+    rows = [(attempt, _values(record, None)) for attempt, record in records]
+    return [(*row,) for row in tx.insert_of_attempts("flow_records", _NEW, rows, _INSERTED)]
+
+
+def _values(record: NewRecord, node: int | None) -> tuple[Any, ...]:
+    return (
+        record.key,
+        record.kind,
+        record.name,
+        record.input,
+        node,
+        record.asked_at,
+        record.ended_at,
+        stored(record.result),
+        stored(record.error),
+    )
 
 
 def insert_records(tx: Transaction, records: Sequence[tuple[int, NewRecord, int | None]]) -> None:

@@ -21,7 +21,7 @@ from ojster.jobs.queries import no_job
 from ojster.jobs.scope import merged
 from ojster.jobs.transitions import cancel_job
 from ojster.queues.limits import find_limit
-from ojster.storage.transaction import Query, Row, Transaction
+from ojster.storage.transaction import Query, Row, RunningAttempt, Transaction
 from ojster.workflows.flow import (
     GIVEN_UP,
     LISTENING,
@@ -31,6 +31,7 @@ from ojster.workflows.flow import (
     FlowRecord,
     FlowRecords,
     NewRecord,
+    Seen,
     Turn,
 )
 from ojster.workflows.node import Kind, NodeState, body_number
@@ -41,6 +42,7 @@ from ojster.workflows.run.flow_files import with_file
 from ojster.workflows.run.flow_messages import (
     insert_new_records,
     insert_records,
+    insert_records_of_attempts,
     known_already,
     receive_all,
     stored,
@@ -119,6 +121,54 @@ def _no_flow(job: Job) -> OjsterError:
 
 def take_turns(tx: Transaction, turns: Sequence[Turn]) -> list[FlowRecords | OjsterError]:
     """Record what flows have done; suspend those that wait. Return what has ended for each, or its refusal."""
+    recorded = _record_at_once(tx, turns)
+    if not recorded:
+        return _take_any(tx, turns)
+    others = [turn for place, turn in enumerate(turns) if place not in recorded]
+    answers = iter(_take_any(tx, others) if others else ())
+    return [recorded[place] if place in recorded else next(answers) for place in range(len(turns))]
+
+
+def _record_at_once(tx: Transaction, turns: Sequence[Turn]) -> dict[int, FlowRecords]:
+    """Record outcomes of local steps of attempts that run, in one statement; return the answers by place.
+
+    ``_take_any`` specifies what it does, and is for the turns that it leaves: such as those of a flow that is to be
+    cancelled, or whose worker has lost its lease. If one turn is of another kind, nothing is done: all jobs of a call
+    are locked in one order.
+    """
+    if len({turn.job_id for turn in turns}) < len(turns):
+        return {}
+    records: list[tuple[RunningAttempt, NewRecord]] = []
+    for turn in turns:
+        if turn.flow is None or turn.worker_id is None or turn.attempt is None or turn.started_at is None:
+            return {}
+        if not turn.records or _concerns_graph(turn):
+            return {}
+        attempt = (turn.job_id, turn.attempt, turn.started_at, turn.worker_id)
+        records += [(attempt, record) for record in turn.records]
+    keys: dict[int, list[str]] = {}
+    unusual: set[int] = set()
+    for flow, key, is_cancelled, runs_flow in insert_records_of_attempts(tx, records):
+        keys.setdefault(flow, []).append(key)
+        if is_cancelled or not runs_flow:
+            unusual.add(flow)
+    recorded: dict[int, FlowRecords] = {}
+    for place, turn in enumerate(turns):
+        flow = turn.flow or 0
+        if len(keys.get(flow, ())) == len(turn.records) and flow not in unusual:
+            recorded[place] = FlowRecords("", turn.version, tx.now, [])
+            del keys[flow]
+    _note_seen(tx, [(turns[place].flow or 0, turns[place].seen) for place in recorded])
+    _delete(tx, [(flow, key) for flow, own in keys.items() for key in own])
+    return recorded
+
+
+def _delete(tx: Transaction, keys: Sequence[tuple[int, str]]) -> None:
+    tx.execute_many("DELETE FROM flow_records WHERE flow = ? AND key = ?", keys)
+
+
+def _take_any(tx: Transaction, turns: Sequence[Turn]) -> list[FlowRecords | OjsterError]:
+    """Do the same with a look at each job first, whatever its turn says."""
     jobs = tx.lock_jobs([turn.job_id for turn in turns])
     results: list[FlowRecords | OjsterError | None] = [
         refusal_of_attempt(jobs.get(turn.job_id), turn) for turn in turns
@@ -153,7 +203,7 @@ def _record_steps(tx: Transaction, steps: Sequence[tuple[Job, Turn]]) -> list[Fl
     cancelled = {flow for flow, _, is_cancelled, _ in inserted if is_cancelled}
     strangers = {flow for flow, _, _, runs_flow in inserted if not runs_flow}
     recorded = {flow for job, turn in steps if new[flow := job.node or 0] == len(turn.records)} - strangers
-    _note_seen(tx, [(job, turn) for job, turn in steps if job.node in recorded])
+    _note_seen(tx, [(job.node or 0, turn.seen) for job, turn in steps if job.node in recorded])
     results: list[FlowRecords | OjsterError] = []
     for job, turn in steps:
         flow = job.node or 0
@@ -164,7 +214,7 @@ def _record_steps(tx: Transaction, steps: Sequence[tuple[Job, Turn]]) -> list[Fl
             results.append(FlowRecords("", turn.version, tx.now, _records(ends)))
             continue
         own = {key for place, key, *_ in inserted if place == flow}
-        tx.execute_many("DELETE FROM flow_records WHERE flow = ? AND key = ?", [(flow, key) for key in own])
+        _delete(tx, [(flow, key) for key in own])
         known = next((r.key for r in turn.records if r.key not in own), turn.records[0].key)
         results.append(_no_flow(job) if flow in strangers else known_already(known))
     return results
@@ -226,7 +276,7 @@ def _take(tx: Transaction, taken: Sequence[tuple[Job, Turn]]) -> list[FlowRecord
         return []
     of_graph = [(job, turn) for job, turn in taken if turn.records or _concerns_graph(turn)]
     news = _lock_flows(tx, of_graph) if of_graph else set()
-    _note_seen(tx, taken)
+    _note_seen(tx, [(job.node or 0, turn.seen) for job, turn in taken])
     for job, turn in of_graph:
         _cancel_awaited(tx, job, turn.cancelled)
         append_of_flow(tx, job.node or 0, [record for record in turn.records if record.kind == "chunk"])
@@ -322,11 +372,11 @@ def _lift_limits_of_starts(tx: Transaction, jobs: Sequence[Job]) -> None:
         )
 
 
-def _note_seen(tx: Transaction, turns: Sequence[tuple[Job, Turn]]) -> None:
+def _note_seen(tx: Transaction, ends: Sequence[tuple[int, Sequence[Seen]]]) -> None:
     """Keep the order in which flows have seen ends: they take the same branches when they run again."""
     tx.execute_many(
         "UPDATE flow_records SET place = ?, seen_at = ? WHERE flow = ? AND key = ?",
-        [(seen.place, seen.at, job.node, seen.key) for job, turn in turns for seen in turn.seen],
+        [(seen.place, seen.at, flow, seen.key) for flow, own in ends for seen in own],
     )
 
 
