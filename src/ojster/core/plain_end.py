@@ -1,7 +1,7 @@
 """Plain jobs: when one completes, its row and its queue's counts change, and nothing else.
 
-A report about a plain job can be written without a look at the job before: one statement checks the attempt and
-completes it. Jobs that became something else meanwhile, such as by a report of progress, are left alone by it.
+A report about a plain job can be written without a look at the whole job before: its attempt is checked and it is
+completed at once. Jobs that became something else meanwhile, such as by a report of progress, are left alone.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def acknowledge(tx: Transaction, acknowledgements: Sequence[Acknowledgement]) ->
 
 
 def _complete_plainly(tx: Transaction, acks: Sequence[Acknowledgement]) -> dict[int, Job]:
-    """Complete plain jobs with reports about the attempt that runs, in one statement; return them by place.
+    """Complete plain jobs with reports about the attempt that runs, at once; return them by place.
 
     If a single report is about another kind of job, nothing is done: the jobs of a call are locked in one order, and
     two calls that report several of the same jobs must not lock them in different ones. Neither is it if two reports

@@ -19,7 +19,7 @@ from ojster.queues.maintenance import Maintenance, find_maintenance, switch_main
 from ojster.schedules import retention
 from ojster.schedules.calls import MaintenanceCalls
 from ojster.schedules.due_work import go_on, run_due
-from ojster.storage.database import MAX_LOOK_PAUSE_SECONDS
+from ojster.storage.database import DUE_WORK_SECONDS
 from ojster.storage.inbox import LARGE
 from ojster.storage.transaction import Transaction
 from ojster.storage.wakeups import DUE
@@ -85,14 +85,14 @@ class MaintenanceTasks(CapabilityService, MaintenanceCalls):
             while True:
                 waiter.arm()
                 database.next_due = None
-                delay = MAX_LOOK_PAUSE_SECONDS
+                delay = DUE_WORK_SECONDS
                 try:
                     due = await database.run(run_due, None, LARGE)
                     if due is not None and due <= database.clock():
                         await self._go_on()
                     database.next_due = due
                     if due is not None:
-                        delay = min(MAX_LOOK_PAUSE_SECONDS, max(0.0, (due - database.clock()) / 1e6))
+                        delay = min(DUE_WORK_SECONDS, max(0.0, (due - database.clock()) / 1e6))
                 except BackendUnavailable as error:
                     await self._until_it_answers(error)
                     continue

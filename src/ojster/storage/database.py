@@ -42,9 +42,12 @@ MAX_NAMED_IDS: Final = 100
 """Maximum number of topics of a kind that one notification names, such as finished jobs. Beyond it, other processes
 receive only the topic that stands for them all, such as "finished"."""
 
-MAX_LOOK_PAUSE_SECONDS: Final = 25.0
-"""Maximum time between two looks of each process that does due work, in seconds. It is less than the default lease
-of a job, so that other processes are not woken for each claim."""
+DUE_WORK_SECONDS: Final = 20.0
+"""Maximum time between two looks of each process that does due work, in seconds."""
+
+TOLD_SECONDS: Final = 25.0
+"""How far ahead other processes are told of what is due, in seconds: further than their next looks, as long as these
+and the commit take less than the difference. It is less than the default lease of a job, so that claims wake nobody."""
 
 _NEWS: Final = "news:"
 _DUE: Final = "due:"
@@ -219,7 +222,8 @@ class Database(ABC):
 def topics_of(tx: Transaction) -> list[str]:
     """Return the topics that notify other processes of a transaction's effects.
 
-    What is due later than ``MAX_LOOK_PAUSE_SECONDS`` is not among them: each process looks by then.
+    What is due later than ``TOLD_SECONDS`` is not among them: each process looks by then. A caller's transaction may
+    be committed at any time, and leaves nothing out.
     """
     effects = tx.effects
     topics = [_NEWS + topic for topic in effects.fetchable]
@@ -230,7 +234,7 @@ def topics_of(tx: Transaction) -> list[str]:
     numbers = Counter(effects.topics.values())
     too_many = {all_of for all_of, number in numbers.items() if all_of is not None and number > MAX_NAMED_IDS}
     topics += [*too_many, *(topic for topic, all_of in effects.topics.items() if all_of not in too_many)]
-    if effects.due is not None and effects.due - tx.now < MAX_LOOK_PAUSE_SECONDS * 1e6:
+    if effects.due is not None and (tx.memory.is_callers or effects.due - tx.now < TOLD_SECONDS * 1e6):
         topics.append(f"{_DUE}{effects.due}")
     if effects.configured:
         topics.append(_CONFIGURED)

@@ -205,6 +205,7 @@ class Transaction(ABC):
 
         It does what ``move`` and ``emit`` do for each of them, and counts those together that are alike.
         """
+        assert event in NOT_IN_HISTORY, event
         now, events = self.now, self.effects.events
         numbers: dict[tuple[str, str, str], int] = defaultdict(int)
         for job, told in zip(jobs, data, strict=True):
@@ -352,12 +353,9 @@ class Transaction(ABC):
     def start_jobs(self, jobs: Sequence[Job]) -> None:
         """Write jobs as active: one attempt more, and the columns ``STARTED`` of ``ojster.core.job_table``."""
 
+    @abstractmethod
     def complete_jobs(self, jobs: Sequence[Job]) -> None:
         """Write jobs as completed, with their results."""
-        self.execute_many(
-            "UPDATE jobs SET state = 'completed', finished_at = ?, due_at = NULL, result = ? WHERE seq = ?",
-            [(job.finished_at, job.result, job.seq) for job in jobs],
-        )
 
     @abstractmethod
     def complete_plain_jobs(self, ends: Sequence[PlainEnd]) -> list[Row]:

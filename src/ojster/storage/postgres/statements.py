@@ -115,6 +115,8 @@ START_JOB: Final = f"""
 
 start_values: Final = attrgetter(*STARTED, "seq")
 
+COMPLETE_JOB: Final = "UPDATE jobs SET state = 'completed', finished_at = ?, due_at = NULL, result = ? WHERE seq = ?"
+
 COMPLETE_JOBS: Final = f"""
     UPDATE jobs
     SET state = 'completed', finished_at = done.finished_at, due_at = NULL, result = done.result

@@ -17,6 +17,7 @@ from ojster.storage.postgres.pipeline import Array, PipelineConnection, blobs, i
 from ojster.storage.postgres.statements import (
     ADD_MINUTES,
     ATTEMPT,
+    COMPLETE_JOB,
     COMPLETE_JOBS,
     COMPLETE_PLAIN_JOBS,
     COUNT,
@@ -256,7 +257,7 @@ class PostgresTransaction(Transaction):
 
     def complete_jobs(self, jobs: Sequence[Job]) -> None:
         if len(jobs) <= FEW_ROWS:
-            super().complete_jobs(jobs)
+            self.execute_many(COMPLETE_JOB, [(job.finished_at, job.result, job.seq) for job in jobs])
         else:
             self.execute(
                 COMPLETE_JOBS,

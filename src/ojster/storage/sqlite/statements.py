@@ -59,17 +59,12 @@ START_JOBS: Final = f"""
 COMPLETE_JOBS: Final = (
     "UPDATE jobs SET state = 'completed', finished_at = ?, due_at = NULL, result = ? WHERE seq IN carray(?)"
 )
-# Plain jobs that an attempt runs: what `refusal_of_attempt` asks, and PLAIN_END. Nobody else writes before they are
+# Plain jobs that run, with what `refusal_of_attempt` asks of their attempts. Nobody else writes before they are
 # completed. One UPDATE with RETURNING took a fifth longer than this and COMPLETE_JOBS.
 FIND_PLAIN_JOBS: Final = f"""
-    SELECT {PLAIN_COLUMNS}
+    SELECT attempt, started_at, worker_id, {PLAIN_COLUMNS}
     FROM jobs AS j
-    WHERE seq IN carray(?)
-        AND state = 'active'
-        AND attempt = ?
-        AND started_at = ?
-        AND worker_id = ?
-        AND {PLAIN_END}
+    WHERE seq IN carray(?) AND state = 'active' AND {PLAIN_END}
 """
 
 # The claim, which every fetch executes: as on PostgreSQL (see there for its shape), with these differences:

@@ -171,12 +171,9 @@ class SqliteTransaction(Transaction):
             self._cursor.execute(COMPLETE_JOBS, (self.now, result, apsw.carray(array("q", seqs))))
 
     def complete_plain_jobs(self, ends: Sequence[PlainEnd]) -> list[Row]:
-        alike: dict[tuple[Any, ...], list[int]] = {}
-        for seq, *attempt, _ in ends:
-            alike.setdefault(tuple(attempt), []).append(seq)
-        running: list[Row] = []
-        for values, seqs in alike.items():
-            running += self.execute(FIND_PLAIN_JOBS, (apsw.carray(array("q", seqs)), *values))
+        attempts = {end[0]: end[1:4] for end in ends}
+        rows = self.execute(FIND_PLAIN_JOBS, (self.integers(attempts),))
+        running = [row[3:] for row in rows if row[:3] == attempts[row[3]]]
         results = {end[0]: end[4] for end in ends}
         self._complete([(row[0], results[row[0]]) for row in running])
         return running
