@@ -48,6 +48,9 @@ ALIKE: dict[str, Callable[[Any], Wire]] = {
     ),
     "steps with metadata": lambda own: chain(job("a", own, meta={"n": [1]}, options={"timeout_ms": 5_000}), job("b")),
     "a saga": lambda own: chain(job("a", own), job("b")) | {"type": "saga"},
+    "an id as clients make them": lambda own: (
+        chain(job("a", own), job("b")) | {"id": f"01890a5d-ac96-774b-bcce-b302099a{own if own in range(10) else 0:04d}"}
+    ),
     "failures allowed": lambda own: chain(job("a", own, allow_failure=True), job("b", own, when="finished")),
 }
 """Requests of which there are models."""
@@ -77,9 +80,13 @@ def read_raw(recent: RecentWorkflows | None, body: bytes, now: int = NOW) -> New
 def said(new: NewWorkflow) -> Any:
     """Return all that a planned workflow says, without ids that were generated, and the jobs that are made later."""
     plan = new.plan
+    later_nodes = set()
+    for node in plan.nodes:
+        if node.waiting or node.parent in later_nodes:
+            later_nodes.add(node.id)
     jobs = {}
     for number, planned in plan.jobs.items():
-        if plan.nodes[number].waiting:
+        if number in later_nodes:
             continue
         envelope = msgspec.json.decode(planned.envelope)
         assert envelope["id"] == planned.id

@@ -148,16 +148,26 @@ COMPLETE_PLAIN_JOBS: Final = f"""
 # In the order of ids, in which all transactions lock jobs, so that they do not wait for each other in a circle.
 LOCK_JOBS: Final = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ANY(CAST(? AS uuid[])) ORDER BY id FOR UPDATE"
 
-# Locks the jobs of attempts that run: its conditions are what `refusal_of_attempt` asks. As in COMPLETE_PLAIN_JOBS, the
-# arrays are in the order of ids, and the plan is a nested loop over them.
-RUNNING_ATTEMPTS: Final = """
+# Locks the jobs of attempts, whether they run or not, in the same order as LOCK_JOBS: the arrays are in the order of
+# ids, and the plan is a nested loop over them. What `refusal_of_attempt` asks is asked of the rows that are locked.
+LOCK_GIVEN: Final = """
+    SELECT
+        given.*,
+        j.node AS now_node,
+        j.state AS now_state,
+        j.attempt AS now_attempt,
+        j.started_at AS now_started_at,
+        j.worker_id AS now_worker_id
+    FROM given
     JOIN jobs AS j ON j.id = given.job_id
-        AND j.state = 'active'
-        AND j.attempt = given.attempt
-        AND j.started_at = given.started_at
-        AND j.worker_id = given.worker_id
-        AND j.node IS NOT NULL
     FOR UPDATE OF j
+"""
+OF_RUNNING_ATTEMPTS: Final = """
+    WHERE now_state = 'active'
+        AND now_node IS NOT NULL
+        AND attempt = now_attempt
+        AND started_at = now_started_at
+        AND worker_id = now_worker_id
 """
 
 ATTEMPT: Final[Mapping[str, ColumnType]] = {

@@ -27,15 +27,16 @@ from ojster.storage.postgres.statements import (
     FIND_JOBS,
     FORGET_EVENTS,
     LAST_POSITION,
+    LOCK_GIVEN,
     LOCK_JOBS,
     LOCK_KEYS,
     LOCK_SLOTS,
     NEW_QUEUES,
     NEW_VALUES,
+    OF_RUNNING_ATTEMPTS,
     ORDER_EVENTS,
     PLAIN_END_TYPES,
     RECORD,
-    RUNNING_ATTEMPTS,
     SELECT_AVAILABLE,
     START_JOB,
     START_JOBS,
@@ -107,11 +108,14 @@ def _insertion_of_attempts(table: str, columns: Mapping[str, ColumnType], return
     node, *others = columns
     names = ", ".join(others)
     arrays = unnest(*ATTEMPT.values(), *(columns[name] for name in others))
+    of_each = ", ".join((*ATTEMPT, *others))
     return f"""
+        WITH given ({of_each}) AS MATERIALIZED (SELECT * FROM {arrays}),
+            locked AS MATERIALIZED ({LOCK_GIVEN})
         INSERT INTO {table} ({node}, {names})
-        SELECT j.node, {", ".join(f"given.{name}" for name in others)}
-        FROM {arrays} AS given ({", ".join((*ATTEMPT, *others))})
-        {RUNNING_ATTEMPTS}
+        SELECT now_node, {names}
+        FROM locked
+        {OF_RUNNING_ATTEMPTS}
         ON CONFLICT DO NOTHING
         RETURNING {returning}
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import partial
@@ -14,7 +15,7 @@ from ojster.core.ids import new_id
 from ojster.core.json_objects import Members, opening_brackets, stored_members
 from ojster.core.references import may_hold_references
 from ojster.jobs.new_job import MARK, MAX_JOB_DEPTH, NewJob
-from ojster.jobs.preparation import MOST_MODELS, differs_in_more
+from ojster.jobs.preparation import differs_in_more
 from ojster.storage.memory import Local
 from ojster.workflows.node import Node
 from ojster.workflows.plan.members import Problem, refusal_of
@@ -25,6 +26,15 @@ _encode: Final = msgspec.json.Encoder().encode
 
 LARGEST_SHAPE: Final = 8_000
 """Maximum size of a request that is compared with others, in bytes."""
+
+MOST_MODELS: Final = 500
+"""Maximum number of models in a process: each tenant has its own."""
+
+MOST_MET: Final = 10_000
+"""Maximum number of shapes that are known to have been requested."""
+
+_OWN_ID: Final = re.compile(rb'"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"')
+"""An id as clients make them. A workflow with another one is planned for itself."""
 
 _Any = msgspec.Raw | UnsetType
 
@@ -77,7 +87,7 @@ def _shape_of(members: Members) -> tuple[bytes, list[bytes]] | None:
     """Return what many requests have in common, and the arguments of steps; ``None``: it is not certain."""
     if not members.keys() <= _NAMES or sum(map(len, members.values())) > LARGEST_SHAPE:
         return None
-    raw = _encode({name: value for name, value in members.items() if name != "params"})
+    raw = _encode({name: value for name, value in members.items() if name not in ("id", "params")})
     try:
         whole = _decode_whole(raw)
     except (msgspec.MsgspecError, RecursionError):
@@ -89,7 +99,7 @@ def _shape_of(members: Members) -> tuple[bytes, list[bytes]] | None:
     return _encode(whole), args
 
 
-_NAMES: Final = (frozenset(_Whole.__struct_fields__) - {"id", "args"}) | {"params"}
+_NAMES: Final = (frozenset(_Whole.__struct_fields__) - {"args"}) | {"params"}
 
 
 def _take_args(step: _Step, taken: list[bytes]) -> None:
@@ -127,7 +137,7 @@ class _StepModel:
     job:
         The job as it was read.
     is_first:
-        Whether nothing precedes the step. The jobs of others are made when they start.
+        Whether nothing precedes the step and what it is in. The jobs of others are made when they start.
     """
 
     __slots__ = ("_after", "_before", "_between", "_brackets", "_end", "_job", "_request", "_size", "_spec", "is_first")
@@ -176,17 +186,24 @@ class _Model:
         self._new = new
         plan = new.plan
         workflow_id = new.id.encode()
+        later_nodes: set[int] = set()
+        for node in plan.nodes:  # containers come before what is in them
+            if node.waiting or node.parent in later_nodes:
+                later_nodes.add(node.id)
         self._jobs = [
-            (node.id, _StepModel(plan.specs[node.id], plan.jobs[node.id], workflow_id, is_first=not node.waiting))
+            (
+                node.id,
+                _StepModel(plan.specs[node.id], plan.jobs[node.id], workflow_id, is_first=node.id not in later_nodes),
+            )
             for node in jobs
         ]
         self._others = [number for number, spec in enumerate(plan.specs) if spec.has_references]
         later = sum(not step.is_first for _, step in self._jobs)
         self._later_jobs = [*plan.later_jobs, *[LaterJob(new.tenant, None)] * later]
 
-    def copy(self, args: Sequence[bytes], params: bytes, largest: int) -> NewWorkflow | None:
+    def copy(self, args: Sequence[bytes], params: bytes, own_id: str | None, largest: int) -> NewWorkflow | None:
         """Return the workflow with other arguments and parameters; ``None``: a job may be too large or too deep."""
-        id = new_id()
+        id = own_id or new_id()
         raw_id = id.encode()
         plan = self._new.plan
         specs = plan.specs.copy()
@@ -202,7 +219,7 @@ class _Model:
             members = _members_of(spec) | {"workflow_id": msgspec.Raw(b'"%b"' % raw_id)}
             spec.request = msgspec.Raw(_encode(members))
         new = copy(self._new)
-        new.id, new.params, new.notes = id, params, []
+        new.id, new.id_is_given, new.params, new.notes = id, own_id is not None, params, []
         new.plan = Plan(plan.nodes, specs, plan.edges, plan.promised, jobs, self._later_jobs)
         return new
 
@@ -212,7 +229,7 @@ class RecentWorkflows:
 
     def __init__(self) -> None:
         self._models: dict[_Key, _Model] = {}
-        self._met: set[int] = set()
+        self._met: dict[int, None] = {}
         """Hashes of what requests have in common. Of the first there is no model: most may be like no other."""
 
     def read(
@@ -220,7 +237,8 @@ class RecentWorkflows:
     ) -> NewWorkflow:
         """Return the workflow that a request describes, as ``read_workflow`` does."""
         read = partial(read_workflow, members, now, largest=largest, tenant=tenant, otherwise=otherwise)
-        if (shape := _shape_of(members)) is None:
+        own_id = _OWN_ID.fullmatch(members.get("id", b""))
+        if ("id" in members and own_id is None) or (shape := _shape_of(members)) is None:
             return read()
         common, args = shape
         key = (tenant, otherwise, common)
@@ -229,11 +247,11 @@ class RecentWorkflows:
                 params = read_params(members)
             except Problem as problem:
                 raise refusal_of([problem]) from None
-            return model.copy(args, params, largest) or read()
+            return model.copy(args, params, own_id and own_id[1].decode(), largest) or read()
         new = read()
         if self._has_met(key) and (jobs := _jobs_of(new, args)) is not None:
             if len(self._models) >= MOST_MODELS:
-                self._models.clear()
+                del self._models[next(iter(self._models))]
             self._models[key] = _Model(copy(new), jobs)  # the caller may change the workflow
         return new
 
@@ -241,9 +259,9 @@ class RecentWorkflows:
         number = hash(key)
         if number in self._met:
             return True
-        if len(self._met) >= MOST_MODELS:
-            self._met.clear()
-        self._met.add(number)
+        if len(self._met) >= MOST_MET:
+            del self._met[next(iter(self._met))]
+        self._met[number] = None
         return False
 
 
