@@ -339,12 +339,10 @@ class Flow(Messages, Patches, Restarts):
         record = self._record(key, "step", name, self._digest([args, kwargs]))
         types, is_async = _result_types(name, function)
         types.resolve()
+        call = partial(function, *args, **kwargs)
         if in_transaction is not None:
-            call = partial(function, *args, **kwargs)
             return self._step(record, types, StepInTransaction(self._execution, record, in_transaction, call))
-        if is_async:
-            return self._step(record, types, partial(function, *args, **kwargs))
-        return self._step(record, types, partial(self._call, function, args, kwargs))
+        return self._step(record, types, call if is_async else partial(self._in_thread, call))
 
     async def _step(self, record: NewRecord, types: HandlerTypes, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         try:
@@ -356,8 +354,8 @@ class Flow(Messages, Patches, Restarts):
             value = await self._execution.outside(restore(self.job.client, value, self.job.id))
         return types.convert_result(self._execution.codecs.decode_value(value))
 
-    async def _call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        done = await self._execution.threads.call(partial(function, *args, **kwargs))
+    async def _in_thread(self, call: Callable[[], Any]) -> Any:
+        done = await self._execution.threads.call(call)
         return await done if inspect.isawaitable(done) else done
 
     async def sleep(self, duration: Seconds) -> None:

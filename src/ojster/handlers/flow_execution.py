@@ -369,14 +369,11 @@ class FlowExecution(StepCommits):
             return
         timer = self.loop.next_timer
         is_alone = len(self._waiting) == 1 and timer is None and not self._new and not self._given_up
-        if is_alone and self._unstarted:
-            ((key, (record, step)),) = self._unstarted.items()
-            self._unstarted = {}
-            self._steps[key] = self._begin(self._run_step(record, step, is_alone=True))
-            return
-        for key, (record, step) in self._unstarted.items():
-            self._steps[key] = self._begin(self._run_step(record, step, is_alone=False))
-        self._unstarted = {}
+        begun, self._unstarted = self._unstarted, {}
+        for key, (record, step) in begun.items():
+            self._steps[key] = self._begin(self._run_step(record, step, is_alone=is_alone))
+        if begun and is_alone:
+            return  # nothing is to be said, and nothing else can end
         is_busy = any(key not in self._new for key in self._steps)
         steps_ended = any(record.kind == "step" for record in self._new.values())
         if (self._new or self._given_up) and (is_busy or steps_ended):

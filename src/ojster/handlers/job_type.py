@@ -31,7 +31,6 @@ from ojster.core.values import to_json
 from ojster.fleet import ml_resources
 from ojster.handlers import tracing
 from ojster.handlers.arguments import HandlerTypes
-from ojster.handlers.codec import Codecs
 from ojster.handlers.context import JobContext
 from ojster.handlers.handler_signature import HandlerSignature, check_handler
 from ojster.handlers.injection import needs_of
@@ -413,12 +412,12 @@ class JobType(Generic[P, R]):
         TypeError
             The function does not take these arguments, or they are not what its annotations say.
         """
-        return self._request(args, kwargs, self._members_beside(carried), self.app.codecs)
+        return self._request(args, kwargs, self._members_beside(carried))
 
     def _requests(self, calls: Iterable[Call], carried: Mapping[str, str]) -> list[Members]:
         """Return the enqueue requests of calls; what they have in common is made once."""
-        members, codecs = self._members_beside(carried), self.app.codecs
-        return [self._request(args, kwargs, members, codecs) for args, kwargs in map(arguments_of_call, calls)]
+        members = self._members_beside(carried)
+        return [self._request(args, kwargs, members) for args, kwargs in map(arguments_of_call, calls)]
 
     def _members_beside(self, carried: Mapping[str, str] | None) -> Members:
         """Return the members of a request beside its arguments."""
@@ -426,9 +425,9 @@ class JobType(Generic[P, R]):
             return self._common_members
         return self._common_members | {"meta": msgspec.Raw(_encode({**carried, **(self.options.meta or {})}))}
 
-    def _request(self, args: Sequence[Any], kwargs: Mapping[str, Any], members: Members, codecs: Codecs) -> Members:
+    def _request(self, args: Sequence[Any], kwargs: Mapping[str, Any], members: Members) -> Members:
         encoded = self.encoded_args(args, kwargs)
-        return self._encoded(encoded, members, codecs) if codecs else {**members, "args": msgspec.Raw(encoded)}
+        return self._encoded(encoded, members) if self.app.codecs else {**members, "args": msgspec.Raw(encoded)}
 
     def encoded_args(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
         """Return arguments of the handler as JSON, before codecs.
@@ -451,9 +450,9 @@ class JobType(Generic[P, R]):
         self.types.check(encoded, len(args))
         return encoded
 
-    def _encoded(self, args: bytes, members: Members, codecs: Codecs) -> Members:
+    def _encoded(self, args: bytes, members: Members) -> Members:
         meta, options = msgspec.json.decode(members["meta"]), msgspec.json.decode(members["options"])
-        args, meta, options = codecs.encode(args, meta, options, self.type)
+        args, meta, options = self.app.codecs.encode(args, meta, options, self.type)
         encoded = {"args": args, "meta": _encode(meta), "options": _encode(options)}
         return members | {name: msgspec.Raw(raw) for name, raw in encoded.items()}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from copy import copy
 from typing import Final, NamedTuple
 
@@ -184,6 +184,34 @@ class Models:
         return self._last
 
 
+class Met:
+    """What requests have in common, if one has had it: of the first there is no model, since many are like no other.
+
+    Parameters
+    ----------
+    most:
+        Maximum number that is remembered, as hashes; the oldest goes.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._hashes: dict[int, None] = {}
+
+    def __len__(self) -> int:
+        """Return how many are remembered."""
+        return len(self._hashes)
+
+    def has(self, key: Hashable) -> bool:
+        """Return whether a request has had this before; from now on, one has."""
+        number = hash(key)
+        if number in self._hashes:
+            return True
+        if len(self._hashes) >= self._most:
+            del self._hashes[next(iter(self._hashes))]
+        self._hashes[number] = None
+        return False
+
+
 class RecentRequests:
     """Models of plain requests that come alone: the types, options and metadata of most are those of others."""
 
@@ -191,8 +219,7 @@ class RecentRequests:
         self._models: dict[_RecentKey, _Model] = {}
         self._last_of_type: dict[tuple[str | None, str, bytes], _Model] = {}
         """The model that was used last, by the tenant of a request, the tenant if it names none, and its job type."""
-        self._met: set[int] = set()
-        """Hashes of what requests have in common. Of the first there is no model: the metadata of many is their own."""
+        self._met = Met(MOST_MODELS)
 
     def read(self, members: Members, now: int, *, largest: int, tenant: str | None, otherwise: str) -> NewJob:
         """Return the job that a request describes, as ``read_job`` does; the request is consumed."""
@@ -203,7 +230,7 @@ class RecentRequests:
         if (model := self._models.get(key)) is not None and (job := model.copy(members, largest)) is not None:
             self._last_of_type[tenant, otherwise, shape[2]] = model
             return job
-        request = dict(members) if self._has_met(key) else None
+        request = dict(members) if self._met.has(key) else None
         job = read_job(members, now, largest=largest, tenant=tenant, otherwise=otherwise)
         if request is not None:
             job.model = self._keep(key, job, request)
@@ -213,15 +240,6 @@ class RecentRequests:
         """Return what ``read`` does, if a request is like the last one of its type; ``None``: ask that."""
         model = self._last_of_type.get((tenant, otherwise, bytes(members.get("type", b""))))
         return None if model is None else model.copy(members, largest)
-
-    def _has_met(self, key: _RecentKey) -> bool:
-        number = hash(key)
-        if number in self._met:
-            return True
-        if len(self._met) >= MOST_MODELS:
-            self._met.clear()
-        self._met.add(number)
-        return False
 
     def _keep(self, key: _RecentKey, job: NewJob, request: Members) -> _Model | None:
         has_times = job.scheduled_at is not None or job.expires_at is not None  # some count from the request

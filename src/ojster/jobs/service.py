@@ -102,11 +102,8 @@ class JobService(CapabilityService, JobCalls):
 
     async def enqueue(self, requests: Sequence[Members]) -> list[Pushed]:
         """Prepare and push jobs, all or none."""
-        copied = self._preparations.copy(requests[0]) if len(requests) == 1 else None
-        if copied is None:
-            jobs = await (await self._preparations.begin(of_many=len(requests) > 1)).jobs(requests)
-        else:
-            jobs = [copied]
+        is_one = len(requests) == 1
+        jobs = [await self.prepare(requests[0])] if is_one else await (await self.preparation()).jobs(requests)
         pushed = await self.push(jobs)
         for job in jobs:
             for warning in job.warnings:

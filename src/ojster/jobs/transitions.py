@@ -249,10 +249,8 @@ def complete_plainly(tx: Transaction, jobs: Sequence[Job]) -> None:
     """Do the same for plain jobs whose rows are written, and which have run since they were started."""
     told: list[dict[str, Any]] = []
     for job in jobs:
-        began = job.started_at or tx.now
-        ran = tx.now - began
-        waited = began - (job.enqueued_at or began)
-        tx.effects.attempts.append((job.queue, job.tenant, job.type, "completed", ran, waited))
+        ran = tx.now - (job.started_at or tx.now)
+        tx.note_attempt(job, "completed", ran)
         told.append({"attempt": job.attempt, "duration_ms": ran // 1000})
         job.finished_at = tx.now
     tx.effects.finished += [job.id for job in jobs]

@@ -171,11 +171,10 @@ class SqliteTransaction(Transaction):
             self._cursor.execute(COMPLETE_JOBS, (self.now, result, apsw.carray(array("q", seqs))))
 
     def complete_plain_jobs(self, ends: Sequence[PlainEnd]) -> list[Row]:
-        attempts = {end[0]: end[1:4] for end in ends}
-        rows = self.execute(FIND_PLAIN_JOBS, (self.integers(attempts),))
-        running = [row[3:] for row in rows if row[:3] == attempts[row[3]]]
-        results = {end[0]: end[4] for end in ends}
-        self._complete([(row[0], results[row[0]]) for row in running])
+        reported = {end[0]: end for end in ends}
+        rows = self.execute(FIND_PLAIN_JOBS, (self.integers(reported),))
+        running = [row[3:] for row in rows if row[:3] == reported[row[3]][1:4]]
+        self._complete([(row[0], reported[row[0]][4]) for row in running])
         return running
 
     def lock_keys(self, keys: Iterable[str]) -> Set[str]:

@@ -15,7 +15,7 @@ from ojster.core.ids import new_id
 from ojster.core.json_objects import Members, opening_brackets, stored_members
 from ojster.core.references import may_hold_references
 from ojster.jobs.new_job import MARK, MAX_JOB_DEPTH, NewJob
-from ojster.jobs.preparation import differs_in_more
+from ojster.jobs.preparation import Met, differs_in_more
 from ojster.storage.memory import Local
 from ojster.workflows.node import Node
 from ojster.workflows.plan.members import Problem, refusal_of
@@ -229,8 +229,7 @@ class RecentWorkflows:
 
     def __init__(self) -> None:
         self._models: dict[_Key, _Model] = {}
-        self._met: dict[int, None] = {}
-        """Hashes of what requests have in common. Of the first there is no model: most may be like no other."""
+        self._met = Met(MOST_MET)
 
     def read(
         self, members: Members, now: int, *, largest: int, tenant: str | None = None, otherwise: str = ""
@@ -249,20 +248,11 @@ class RecentWorkflows:
                 raise refusal_of([problem]) from None
             return model.copy(args, params, own_id and own_id[1].decode(), largest) or read()
         new = read()
-        if self._has_met(key) and (jobs := _jobs_of(new, args)) is not None:
+        if self._met.has(key) and (jobs := _jobs_of(new, args)) is not None:
             if len(self._models) >= MOST_MODELS:
                 del self._models[next(iter(self._models))]
             self._models[key] = _Model(copy(new), jobs)  # the caller may change the workflow
         return new
-
-    def _has_met(self, key: _Key) -> bool:
-        number = hash(key)
-        if number in self._met:
-            return True
-        if len(self._met) >= MOST_MET:
-            del self._met[next(iter(self._met))]
-        self._met[number] = None
-        return False
 
 
 recent_workflows: Final = Local(RecentWorkflows)
