@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import ContextVar
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -95,31 +95,36 @@ class JobContext:
         self.job = job
         self.worker_id = worker_id
         self._client = client
-        self._progress = ProgressReports(send, loop)
+        self._send = send
         self._extend = extend
         self._loop = loop
         self._stop = StopSignal()
-        self.codecs: Codecs | None = None
-        """What encodes the values that the handler appends to streams; the worker sets it."""
-        self.is_given_up = False
-        """Whether the worker has given up the attempt: it then decides what happens to the job if the handler stops."""
-        self.thread_ended: asyncio.Event | None = None
-        """Set when the function returns; ``None`` unless it still runs in a thread although its attempt has ended."""
-        self.threads_left = 0
-        """The number of threads of a flow that still run although its attempt has ended."""
-        self.has_seen_stop = False
-        """Whether the handler has asked whether to stop, and learned that it should: it may return early."""
-        self.late_success: Acknowledgement | None = None
-        """The report that the function has succeeded in its thread after it was stopped, if so."""
-        self.time_limit: asyncio.Timeout | None = None
-        """The timeout of the attempt, while it runs."""
-        self.appended: list[bytes] = []
-        """Steps that the job appends to its workflow, as JSON."""
-        self.changes: Changes | None = None
-        """Changes to the properties of its workflow, applied when this attempt ends."""
-        self.must_finish = False  # whether ``finish`` has anything to do
-        self.kept_log: LogReports | None = None  # the worker sets it for a type with keep_logs
-        self.kept_flows: Any = None  # the waiting flows that the worker keeps: ``KeptFlows``
+
+    codecs: Codecs | None = None
+    """What encodes the values that the handler appends to streams; the worker sets it."""
+    is_given_up = False
+    """Whether the worker has given up the attempt: it then decides what happens to the job if the handler stops."""
+    thread_ended: asyncio.Event | None = None
+    """Set when the function returns; ``None`` unless it still runs in a thread although its attempt has ended."""
+    threads_left = 0
+    """The number of threads of a flow that still run although its attempt has ended."""
+    has_seen_stop = False
+    """Whether the handler has asked whether to stop, and learned that it should: it may return early."""
+    late_success: Acknowledgement | None = None
+    """The report that the function has succeeded in its thread after it was stopped, if so."""
+    time_limit: asyncio.Timeout | None = None
+    """The timeout of the attempt, while it runs."""
+    appended: tuple[bytes, ...] = ()
+    """Steps that the job appends to its workflow, as JSON."""
+    changes: Changes | None = None
+    """Changes to the properties of its workflow, applied when this attempt ends."""
+    must_finish = False  # whether ``finish`` has anything to do
+    kept_log: LogReports | None = None  # the worker sets it for a type with keep_logs
+    kept_flows: Any = None  # the waiting flows that the worker keeps: ``KeptFlows``
+
+    @cached_property
+    def _progress(self) -> ProgressReports:
+        return ProgressReports(self._send, self._loop)
 
     @property
     def id(self) -> str:
@@ -177,7 +182,7 @@ class JobContext:
         steps:
             Steps to add.
         """
-        self.appended += [msgspec.json.encode(step.wire) for step in steps]
+        self.appended += tuple(msgspec.json.encode(step.wire) for step in steps)
 
     @cached_property
     def agent(self) -> AgentTask:
@@ -409,7 +414,7 @@ class JobContext:
         Any
             The state that was saved, a JSON value, or ``default``.
         """
-        return _saved(self.job.checkpoint).state if self.job.checkpoint is not None else default
+        return msgspec.json.decode(self.job.checkpoint)["state"] if self.job.checkpoint is not None else default
 
     async def acheckpoint(self, state: Any) -> None:
         """Save a checkpoint: if this attempt fails or is lost, the next one gets it from ``restored``.
@@ -450,12 +455,6 @@ class JobContext:
             if self.kept_log is not None:
                 await self.kept_log.finish()
 
-
-class _Saved(msgspec.Struct):
-    state: Any
-
-
-_saved: Final[Callable[[bytes], _Saved]] = msgspec.json.Decoder(_Saved).decode
 
 _current: ContextVar[JobContext] = ContextVar("ojster_job")
 

@@ -77,11 +77,6 @@ class FakeContext(JobContext):
             envelope=envelope,
         )
         self.worker_id = "worker_of_test"
-        self.appended = []
-        self.changes = None
-        self.time_limit = None
-        self.thread_ended = None
-        self.has_seen_stop = False
         self._stop = StopSignal()
         self._restored = restored
         self.progress_reports: list[tuple[float, str | None]] = []

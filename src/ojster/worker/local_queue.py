@@ -84,9 +84,9 @@ class LocalQueue:
         """The held jobs."""
         return [job for _, job in list(self._held)]
 
-    def note_end(self) -> None:
-        """Note that a job has ended."""
-        self._ended += 1
+    def note_ends(self, count: int) -> None:
+        """Note that so many jobs have ended."""
+        self._ended += count
 
     @property
     def room(self) -> int:
@@ -162,4 +162,6 @@ def may_wait(job: Job) -> bool:
     """
     if (job.timeout and job.timeout < LEAST_TIMEOUT) or len(job.envelope) > LARGEST_BYTES:
         return False
-    return job.limit_key is None and not job.flags & _STARTS and not _NAMES.search(job.envelope)
+    if job.limit_key is not None or job.flags & _STARTS:
+        return False
+    return job.seq > 0 or not _NAMES.search(job.envelope)  # a server says it in the JSON alone

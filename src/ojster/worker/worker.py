@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -50,7 +49,7 @@ from ojster.worker.identity import Identity
 from ojster.worker.local_queue import MAX_HELD_SECONDS, MAX_PREFETCH, LocalQueue, may_wait
 from ojster.worker.outbox import LAST_REPORT_SECONDS, OutcomeReports
 from ojster.worker.registration import NoHandlers, deregister, named_queues, register
-from ojster.worker.reporting import Reporter, send_progress
+from ojster.worker.reporting import Reporter
 from ojster.worker.stopping import Stopping
 from ojster.workflows.orchestrator_request import queue_of
 
@@ -184,7 +183,7 @@ class Worker:
         self.id = f"worker_{new_id()}" if self._identity is None else self._identity.id
         self.state: State = "running"
         self.processed = 0
-        self._attempts = Attempts(self._run, self._note_end)
+        self._attempts = Attempts(self.id, self._run, self._note_ends)
         self._reporter = Reporter(self.id, self.lease)
         self._stopping = Stopping(self.id)
         self._fetching: asyncio.Task[list[Job]] | None = None
@@ -295,7 +294,7 @@ class Worker:
         self._children = None if self.children is None else ChildPool(self.children)
         runner = None if self.code is None else CodeRunner(self.code, client)
         self._executor = Executor(self.app, self.concurrency, self._children, self._changed.set, runner)
-        self._attempts.open()
+        self._attempts.open(client, partial(self._beat, client))
         self._executor.watch.backup_heartbeat = BackupHeartbeat(
             self.app.client, self._heartbeat, self._heartbeat_interval, lambda: self._running_jobs, self._held
         )
@@ -326,7 +325,7 @@ class Worker:
         backoff = Backoff()
         check = DrainCheck(client)
         while self.state != "terminate":
-            self._begin_held(client)  # it may have been quiet for a moment
+            self._begin_held()  # it may have been quiet for a moment
             room = self._room
             wanted = room + self._held.room if self._executor.may_hold else room
             if wanted <= 0 or self.state == "quiet":
@@ -386,23 +385,22 @@ class Worker:
 
     def _take_in(self, client: Client, jobs: Sequence[Job]) -> None:
         """Begin fetched jobs, as many as there is room for, and hold the others."""
-        accepted = deque(self._executor.accept(jobs, self.id, partial(self._outbox.tell, client)))
-        while accepted and not self._held and self._room > 0:
-            self._begin(client, accepted.popleft())
-        if accepted:
-            self._held.hold(accepted)
+        accepted = self._executor.accept(jobs, self.id, partial(self._outbox.tell, client))
+        begun = 0 if self._held else max(0, self._room)
+        for job in accepted[:begun]:
+            self._attempts.begin(job)
+        if held := accepted[begun:]:
+            self._held.hold(held)
             asyncio.get_running_loop().call_later(MAX_HELD_SECONDS, self._held.hand_back_overdue)
         if not self._executor.may_hold:  # what is held would be lost with a job that kills its worker again
             self._held.hand_back_all()
 
-    def _begin_held(self, client: Client) -> None:
+    def _begin_held(self) -> None:
         self._held.hand_back_overdue()  # the event loop may have been blocked
-        while self._held and self.state == "running" and self._room > 0 and (job := self._held.take()) is not None:
-            self._begin(client, job)
-
-    def _begin(self, client: Client, job: Job) -> None:
-        extend, loop = partial(self._beat, client), self._attempts.loop
-        self._attempts.begin(JobContext(job, self.id, client, partial(send_progress, client), extend, loop))
+        room = self._room if self.state == "running" else 0
+        while room > 0 and (job := self._held.take()) is not None:
+            self._attempts.begin(job)
+            room -= 1
 
     async def _run(self, context: JobContext) -> None:
         started = time.perf_counter()
@@ -423,10 +421,10 @@ class Worker:
         if self.on_end is not None:
             self.on_end(context.job, ending, lasted)
 
-    def _note_end(self, context: JobContext) -> None:
-        self.processed += 1
-        self._held.note_end()
-        self._begin_held(context.client)
+    def _note_ends(self, count: int) -> None:
+        self.processed += count
+        self._held.note_ends(count)
+        self._begin_held()
         self._changed.set()
 
     # Heartbeats
