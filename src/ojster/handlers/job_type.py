@@ -119,6 +119,11 @@ class JobType(Generic[P, R]):
             raise TypeError(f"{type}: a handler with process=True must be a plain function without a JobContext.")
         self._set_options(options)
 
+    @property
+    def is_direct(self) -> bool:
+        """Whether it has nothing around its function: a worker awaits it with the arguments, and that is all."""
+        return self.is_async and self.needs is None and self.keep_logs is None
+
     def _not_json(self, args: Sequence[Any], error: TypeError) -> TypeError:
         """Return the error for arguments that JSON cannot hold; it names the first of them."""
         for name, value in self._arguments.by_name(args):

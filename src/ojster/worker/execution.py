@@ -8,7 +8,7 @@ import contextlib
 import contextvars
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, Final
@@ -19,6 +19,7 @@ from ojster.core.job import Job
 from ojster.core.plain_end import plain_seq
 from ojster.core.property_values import Changes
 from ojster.core.values import to_json
+from ojster.files.file import may_refer
 from ojster.handlers import middleware, tracing
 from ojster.handlers.context import JobContext, enter_job
 from ojster.handlers.flow_keeping import KeptFlows
@@ -92,6 +93,8 @@ class Executor:
         """Whether to fetch one job at a time, because the last ones were to begin alone."""
         self._is_recorded = False
         """Whether spans of the jobs that were fetched last lead somewhere."""
+        self._has_layers = bool(app.codecs or app.execution_middleware)
+        """Whether each call passes through codecs or middleware, which do not change while this runs."""
         self.watch = LoopWatch()
         self._kept_flows = KeptFlows()
         self._app = app
@@ -118,14 +121,16 @@ class Executor:
         """Whether jobs may wait in this process for their turn: not if one could take them along when it dies."""
         return not (self._isolation.is_closed or self._is_careful or self.abandoned)
 
-    def accept(self, jobs: Sequence[Job], worker_id: str, give_back: Callable[[Release], None]) -> list[Job]:
+    def accept(self, jobs: Sequence[Job], worker_id: str, give_back: Callable[[Release], None]) -> Sequence[Job]:
         """Return the fetched jobs to run; hand back all but the first of those that begin alone.
 
         A job that waited here for its turn would be lost with the worker if the one before it kills the worker again.
         """
         self._is_recorded = tracing.records()
-        suspects = [job for job in jobs if self._begins_alone(job)]
+        suspects = [job for job in jobs if job.losses and self._begins_alone(job)]
         self._is_careful = bool(suspects) or (self._is_careful and not jobs)
+        if not suspects:
+            return jobs
         for job in suspects[1:]:
             give_back(hand_back(job, worker_id))
         handed_back = {job.id for job in suspects[1:]}
@@ -147,7 +152,13 @@ class Executor:
             return hand_back(job, context.worker_id, delay=round(OVERLAP_DELAY_SECONDS * 1e6))
         self._runs.add(job.id)
         try:
-            return await self._run_isolated(context)
+            if job.timeout or job.losses or self._isolation.is_closed or self._is_traced(job):
+                return await self._run_isolated(context)
+            place = self._isolation.join_at_once()
+            try:
+                return await self._run(context, None)
+            finally:
+                self._isolation.leave(place)
         finally:
             if context.thread_ended is None or context.thread_ended.is_set():
                 self._runs.discard(job.id)
@@ -187,7 +198,7 @@ class Executor:
         else:
             place = self._isolation.join_at_once()
         try:
-            if not tracing.is_traced(job, recorded=self._is_recorded):
+            if not self._is_traced(job):
                 return await self._run(context, ends)
             with tracing.running(job, context.worker_id) as run:
                 ending = await self._run(context, ends)
@@ -196,6 +207,9 @@ class Executor:
                 return ending
         finally:
             self._isolation.leave(place)
+
+    def _is_traced(self, job: Job) -> bool:
+        return tracing.is_traced(job, recorded=self._is_recorded)
 
     def _begins_alone(self, job: Job) -> bool:
         """Return whether a worker has died while a job ran, and it could take this one along, too."""
@@ -215,13 +229,12 @@ class Executor:
                     result = await self._call(context)
             else:
                 result = await self._call(context)
-            appended = tuple(context.appended)
             encoded, file = self._encoded(job.type, result), None
             if encoded is not None and len(encoded) > MAX_RESULT_BYTES:
                 file = await context.keep_result(encoded)
                 encoded = encoded if file is None else None
             return Acknowledgement(
-                *(job.id, encoded, worker_id, job.attempt, appended, context.changes, file, job.started_at),
+                *(job.id, encoded, worker_id, job.attempt, context.appended, context.changes, file, job.started_at),
                 plain_seq(job),
                 job.node,
             )
@@ -249,19 +262,36 @@ class Executor:
 
     def _encoded(self, type: str, result: Any) -> bytes | None:
         """Return the result of a handler as JSON, checked; ``None``: it has none."""
+        if result is None:
+            return None
         encoded = _to_json(type, result)
-        if encoded is not None and (handler := self._app.handlers.get(type)) is not None:
+        if (handler := self._app.handlers.get(type)) is not None:
             handler.types.check_result(result, encoded)
         return encoded
 
-    async def _call(self, context: JobContext) -> Any:
-        handler = self._app.handlers.get(context.job.type)
+    def _call(self, context: JobContext) -> Awaitable[Any]:
+        """Call the handler of a job, and return what to await for its result: its coroutine, if nothing is around it.
+
+        The short way for these is ``_call_with_all`` without what they have not.
+        """
+        job = context.job
+        context.kept_flows = self._kept_flows
+        enter_job(context)
+        handler = self._app.handlers.get(job.type)
+        is_direct = handler is not None and handler.is_direct and job.parent_results is None and not self._has_layers
+        if handler is None or not is_direct or may_refer(job.envelope):
+            return self._call_with_all(handler, context)
+        values = handler.types.read(job.envelope)
+        if values is None:
+            return self._call_with_all(handler, context)
+        result: Awaitable[Any] = handler.function(*((context,) if handler.takes_context else ()), *values)
+        return result
+
+    async def _call_with_all(self, handler: JobType[Any, Any] | None, context: JobContext) -> Any:
         carries_code = handler is None and self._code is not None and context.job.type == CODE_TYPE
         if handler is None and not carries_code:
             known = ", ".join(sorted(self._app.handlers)) or "none"
             raise UnknownJobType(f"This worker has no handler for {context.job.type!r}; it has {known}.")
-        context.kept_flows = self._kept_flows
-        enter_job(context)
         if handler is not None and handler.keep_logs is not None:
             keep, loop = context.client.jobs.add_to_log, asyncio.get_running_loop()
             context.must_finish = True
@@ -383,9 +413,9 @@ class Executor:
             return None
         if encoded is not None and len(encoded) > MAX_RESULT_BYTES:
             return None
-        appended = tuple(context.appended)
+        changes = context.changes
         return Acknowledgement(
-            job.id, encoded, context.worker_id, job.attempt, appended, context.changes, started_at=job.started_at
+            job.id, encoded, context.worker_id, job.attempt, context.appended, changes, started_at=job.started_at
         )
 
     def close(self) -> None:
@@ -415,9 +445,7 @@ async def _args_of(context: JobContext) -> list[Any]:
         return args
 
 
-def _to_json(type: str, result: Any) -> bytes | None:
-    if result is None:
-        return None
+def _to_json(type: str, result: Any) -> bytes:
     try:
         return to_json(result)
     except (TypeError, ValueError, OverflowError) as error:
