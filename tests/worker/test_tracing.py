@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -31,8 +34,7 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     kept = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(kept))
-    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
-    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)  # as set_tracer_provider does, which works only once
     yield kept
     provider.shutdown()
 
@@ -188,3 +190,18 @@ async def test_without_a_provider_jobs_carry_what_their_producer_has_in_its_cont
         detach(token)
     await work(app)
     assert found == ["acme"]
+
+
+@pytest.mark.parametrize("named", ["", "sdk_tracer_provider"])
+def test_a_provider_counts_that_the_environment_names_or_that_is_set_at_any_time(named: str) -> None:
+    script = """if True:
+        from opentelemetry import trace
+        from opentelemetry.sdk.trace import TracerProvider
+        from ojster.handlers.tracing import records
+        print(records())
+        trace.set_tracer_provider(TracerProvider())
+        print(records())
+    """
+    environment = os.environ | ({"OTEL_PYTHON_TRACER_PROVIDER": named} if named else {})
+    told = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert told.stdout.split() == [str(bool(named)), "True"]
