@@ -107,6 +107,28 @@ async def test_an_answered_connection_stays_open(port: int) -> None:
     client.writer.close()
 
 
+async def test_a_connection_is_closed_when_it_has_been_idle_for_long_enough(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[QuickHttpProtocol] = []
+    begin = QuickHttpProtocol.connection_made
+
+    def connection_made(self: QuickHttpProtocol, transport: asyncio.Transport) -> None:
+        made.append(self)
+        begin(self, transport)
+
+    monkeypatch.setattr(QuickHttpProtocol, "connection_made", connection_made)
+    async with serving(service) as (_, port):
+        client = await Client.connected(port)
+        await client.call()
+        (connection,) = made
+        connection.timeout_keep_alive_handler()  # too early
+        assert b"201" in await client.call()
+        connection._idle_since -= connection.timeout_keep_alive + 1
+        connection.timeout_keep_alive_handler()
+        assert await client.rest() == b""
+
+
 async def test_idle_strangers_make_room_for_new_connections(
     service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,8 +14,6 @@ PLAIN_JSON: Final = b"application/json"
 SDK_JSON: Final = MEDIA_TYPE + b'; alt="application/json"'
 """The media type of answers to the official SDKs: that for Python looks for the name of plain JSON in the header."""
 
-_JSON: Final = (MEDIA_TYPE, PLAIN_JSON, SDK_JSON)
-
 LARGEST_LIST: Final = 16 << 20
 """Size of a list in an answer from which on its other entries are left to the next call, in bytes."""
 
@@ -84,24 +82,29 @@ class Answer:
             comma = b"," if len(self.body) > 2 else b""
             self.body = b'%b%b"warnings":%b}' % (self.body[:-1], comma, encode(warnings))
 
+    @property
+    def is_json(self) -> bool:
+        """Whether its media type is one of those for JSON, and not only equal to it: users' files may be, too."""
+        return self.content_type is MEDIA_TYPE or self.content_type is PLAIN_JSON or self.content_type is SDK_JSON
+
     def all_headers(self, request_id: str) -> list[Header]:
         """Return the headers of the response, including content type, request id and, if known, content length.
 
         Spec: ojs-http-binding 6.5
         """
-        has_none = self.stream is not None or self.status == 304
-        length = [] if has_none else [(b"content-length", b"%d" % len(self.body))]
-        return [
-            (b"content-type", self.content_type),
-            (b"x-request-id", request_id.encode("latin-1")),
-            *length,
-            *self._security(),
-            *self.headers,
-        ]
+        return [(b"content-type", self.content_type), *self.own_headers(request_id)]
+
+    def own_headers(self, request_id: str) -> list[Header]:
+        """Return the headers of the response without its content type."""
+        headers = [(b"x-request-id", request_id.encode("latin-1"))]
+        if self.stream is None and self.status != 304:
+            headers.append((b"content-length", b"%d" % len(self.body)))
+        if not self.is_json:  # browsers do not run JSON
+            headers += self._security()
+        headers += self.headers
+        return headers
 
     def _security(self) -> Sequence[Header]:
-        if any(self.content_type is known for known in _JSON):  # not equal to it: users' files may be, too
-            return ()  # browsers do not run JSON
         if any(name == b"content-security-policy" for name, _ in self.headers):
             return ()
         return _PAGE_SECURITY if self.content_type.startswith(b"text/html") else _SECURITY

@@ -39,6 +39,7 @@ from ojster.server.delivery.worker import WebhookWorker
 from ojster.server.endpoint import COMMON_HEADERS, Endpoint, refuse
 from ojster.server.endpoints import routes_of
 from ojster.server.event_streams import Feed
+from ojster.server.known_heads import KnownHeads
 from ojster.server.metrics import Metrics
 from ojster.server.oidc import OidcSettings, OidcVerifier
 from ojster.server.oidc_login import OidcLogin
@@ -178,6 +179,8 @@ class Application:
             self._direct = {}
         self.direct = {(method.encode(), path.encode()): endpoint for (method, path), endpoint in self._direct.items()}
         """Endpoints that the protocol may call directly, without middleware, by method and path."""
+        self.known_heads = KnownHeads()
+        """What the protocol remembers of the heads of requests."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":

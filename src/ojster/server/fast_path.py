@@ -20,6 +20,7 @@ from ojster.core.errors import InvalidRequest
 from ojster.core.ids import new_id
 from ojster.server.answer import Answer, Header
 from ojster.server.endpoint import COMMON_HEADERS, Endpoint, refuse
+from ojster.server.known_heads import KnownHead, KnownHeads
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,23 @@ _WEBSOCKET: Final = (b"GET /ojs/v1/ws ", b"GET /ojs/v1/ws?")
 """The first bytes of requests that may open a WebSocket."""
 
 _STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+
+
+_starts: dict[tuple[int, bytes], tuple[object, bytes]] = {}
+"""The first lines of answers that are JSON, by status and media type, with the server's own headers in them."""
+
+
+def _start_of(answer: Answer, default_headers: list[Header]) -> bytes:
+    """Return the lines of an answer that are alike in all answers of its status and media type."""
+    key = answer.status, answer.content_type
+    known = _starts.get(key)
+    if known is None or known[0] is not default_headers:  # uvicorn makes others each second
+        headers = (*default_headers, *COMMON_HEADERS, (b"content-type", answer.content_type))
+        lines = b"".join([b"%b: %b\r\n" % header for header in headers])
+        known = default_headers, _STATUS_LINES[answer.status] + lines
+        if answer.is_json:  # the types of other answers are their users'
+            _starts[key] = known
+    return known[1]
 
 
 class _CorkedTransport:
@@ -146,12 +164,16 @@ class QuickHttpProtocol(HttpToolsProtocol):
     """What is wrong with the bytes after the last request, until that is answered."""
     _head_size = 0
     """Bytes received of the current request head; 0 if the head is complete."""
+    _whole = b""
+    """The bytes that were received together, if they may be one whole request."""
     _complaint: str | None = None
     """What is wrong with the current request head."""
     _received = 0
     """Bytes received since patience was last tried."""
     _patience: asyncio.TimerHandle | None = None
     """Ends the wait for the rest of a request."""
+    _idle_since = 0.0
+    """When the last request was answered, in seconds of the event loop's clock."""
     is_known = False
     """Whether a request has been answered without an error."""
     max_connections = MAX_CONNECTIONS
@@ -160,6 +182,7 @@ class QuickHttpProtocol(HttpToolsProtocol):
         """Begin a connection."""
         super().connection_made(cast("asyncio.Transport", _CorkedTransport(transport, self.loop)))
         self._direct: Mapping[tuple[bytes, bytes], Endpoint] = getattr(self.app, "direct", {})
+        self._heads = cast("KnownHeads", getattr(self.app, "known_heads", KnownHeads()))
         self._patience = self.loop.call_later(HEAD_SECONDS, self._lose_patience)
         if len(self.connections) > self.max_connections:
             make_room(self.connections, self)
@@ -167,6 +190,8 @@ class QuickHttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End a connection."""
         self._stop_waiting()
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
         super().connection_lost(exc)
 
     @property
@@ -179,7 +204,9 @@ class QuickHttpProtocol(HttpToolsProtocol):
         if self._last is not None or self.transport.is_closing():
             return
         if not self._is_reading:
-            data = self._held + data
+            if not self._held and self._is_known_request(data):
+                return
+            data = self._whole = self._held + data
             self._held = b""
             if b"\r\n\r\n" not in data and len(data) <= MAX_HEAD_BYTES and _BEGINS_HTTP.match(data):
                 self._hold(data)
@@ -187,7 +214,9 @@ class QuickHttpProtocol(HttpToolsProtocol):
         if not self._is_reading and b"pgrade:" in data[:MAX_HEAD_BYTES] and not self._may_upgrade(data):
             head, end, rest = data.partition(b"\r\n\r\n")
             data = _UPGRADE.sub(b"", head, count=1) + end + rest
+            self._whole = b""
         super().data_received(data)
+        self._whole = b""
         self._received += len(data)
         if self._is_reading != (self._patience is not None):
             self._stop_waiting()
@@ -198,6 +227,22 @@ class QuickHttpProtocol(HttpToolsProtocol):
             self._head_size += len(data)
             if self._head_size > MAX_HEAD_BYTES:
                 self._refuse(InvalidRequest(f"The request head exceeds {MAX_HEAD_BYTES} bytes. Shorten it."), 431)
+
+    def _is_known_request(self, data: bytes) -> bool:
+        """Begin to answer a request whose head another had, byte by byte, and that came whole: it is not parsed again.
+
+        Return whether it is one.
+        """
+        end = data.find(b"\r\n\r\n") + 4
+        known = self._heads.get(data[:end])
+        if known is None or len(data) != end + known.body_bytes or not self.is_idle:
+            return False
+        if self._patience is not None:
+            self._stop_waiting()
+        cycle = _Cycle()
+        self.cycle = cast("Any", cycle)
+        self._begin(known.endpoint, cycle, known.headers, known.query, data[end:])
+        return True
 
     def _hold(self, received: bytes) -> None:
         """Hold back a part of a head until the rest of it comes, since an upgrade is looked for in the whole."""
@@ -283,8 +328,14 @@ class QuickHttpProtocol(HttpToolsProtocol):
             return
         cycle = cast("_Cycle", self.cycle)
         cycle.keep_alive = cycle.keep_alive and self.parser.should_keep_alive()
-        cycle.give(b"".join(self._parts))
-        cycle.task = self.loop.create_task(self._answer(endpoint, cycle, self._head, self._query))
+        body = b"".join(self._parts)
+        if self._whole and cycle.keep_alive:
+            self._heads.remember(self._whole, body, KnownHead(endpoint, self._head, self._query, len(body)))
+        self._begin(endpoint, cycle, self._head, self._query, body)
+
+    def _begin(self, endpoint: Endpoint, cycle: _Cycle, headers: list[Header], query: bytes, body: bytes) -> None:
+        cycle.give(body)
+        cycle.task = self.loop.create_task(self._answer(endpoint, cycle, headers, query))
         self.tasks.add(cycle.task)
 
     def _is_plain(self, endpoint: Endpoint) -> bool:
@@ -325,15 +376,10 @@ class QuickHttpProtocol(HttpToolsProtocol):
         self.on_response_complete()
 
     def _write(self, answer: Answer, request_id: str, keep_alive: bool) -> None:
-        parts = [_STATUS_LINES[answer.status]]
-        for name, value in (
-            *self.server_state.default_headers,
-            *COMMON_HEADERS,
-            *answer.all_headers(request_id),
-        ):
-            parts += (name, b": ", value, b"\r\n")
-        parts += (b"\r\n" if keep_alive else b"connection: close\r\n\r\n", answer.body)
-        self.transport.write(b"".join(parts))
+        lines = [_start_of(answer, self.server_state.default_headers)]
+        lines += [b"%b: %b\r\n" % header for header in answer.own_headers(request_id)]
+        lines += (b"\r\n" if keep_alive else b"connection: close\r\n\r\n", answer.body)
+        self.transport.write(b"".join(lines))
         if not keep_alive:
             self.transport.close()
 
@@ -349,9 +395,28 @@ class QuickHttpProtocol(HttpToolsProtocol):
             self._last = refusal
             self.flow.pause_reading()
 
+    def _unset_keepalive_if_required(self) -> None:
+        """Let the timer run, which looks when it ends whether the connection was idle: others cost each request one."""
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close the connection if it has been idle for long enough."""
+        self.timeout_keep_alive_task = None
+        if not self.is_idle or self._is_reading or self._held:
+            return
+        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self.timeout_keep_alive_task = self.loop.call_later(left, self.timeout_keep_alive_handler)
+        else:
+            super().timeout_keep_alive_handler()
+
     def on_response_complete(self) -> None:
-        """Go on with the next request, or reject what followed the last one."""
-        if self._last is None or self.pipeline:
+        """Go on with the next request, reject what followed the last one, or wait for a while."""
+        self._idle_since = self.loop.time()
+        if self._last is None and self.timeout_keep_alive_task is not None and not self.pipeline:
+            self.server_state.total_requests += 1
+            if not self.transport.is_closing():
+                self.flow.resume_reading()
+        elif self._last is None or self.pipeline:
             super().on_response_complete()
         elif not self.transport.is_closing():
             self._refuse(self._last, 400)
