@@ -56,6 +56,8 @@ def form_of(request: HttpRequest, *, of_many: bool = False) -> Form | None:
 
     Spec: ojs-cloudevents-interop 9
     """
+    if request.content_type == MEDIA_TYPE:
+        return None
     kind = request.content_type.partition(b";")[0].strip().lower()
     if kind.startswith(_FAMILY):
         if kind != (BATCH if of_many else STRUCTURED):

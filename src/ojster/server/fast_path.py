@@ -87,6 +87,9 @@ class _CorkedTransport:
             self._loop.call_soon(self._flush)
         self._parts.append(data)
 
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
     def close(self) -> None:
         self._flush()
         self._transport.close()
@@ -335,7 +338,7 @@ class QuickHttpProtocol(HttpToolsProtocol):
 
     def _begin(self, endpoint: Endpoint, cycle: _Cycle, headers: list[Header], query: bytes, body: bytes) -> None:
         cycle.give(body)
-        cycle.task = self.loop.create_task(self._answer(endpoint, cycle, headers, query))
+        cycle.task = self.loop.create_task(self._answer(endpoint, cycle, headers, query, body))
         self.tasks.add(cycle.task)
 
     def _is_plain(self, endpoint: Endpoint) -> bool:
@@ -357,9 +360,12 @@ class QuickHttpProtocol(HttpToolsProtocol):
                 return False
         return True
 
-    async def _answer(self, endpoint: Endpoint, cycle: _Cycle, headers: list[Header], query: bytes) -> None:
+    async def _answer(
+        self, endpoint: Endpoint, cycle: _Cycle, headers: list[Header], query: bytes, body: bytes
+    ) -> None:
         try:
             request = endpoint.request_of(headers, query, {}, cycle.receive)
+            request.sent = body
             request.address = self.client[0] if self.client else ""
             answer = await endpoint.answer(request)
             if self.flow.write_paused:
@@ -414,7 +420,7 @@ class QuickHttpProtocol(HttpToolsProtocol):
         self._idle_since = self.loop.time()
         if self._last is None and self.timeout_keep_alive_task is not None and not self.pipeline:
             self.server_state.total_requests += 1
-            if not self.transport.is_closing():
+            if self.flow.read_paused and not self.transport.is_closing():
                 self.flow.resume_reading()
         elif self._last is None or self.pipeline:
             super().on_response_complete()

@@ -74,12 +74,13 @@ async def push_or_block(request: HttpRequest, push: Callable[[], Awaitable[T]]) 
             wait = min(MAX_BLOCK_SECONDS, max(0.0, float(text)))
         except ValueError:
             raise InvalidRequest(f"OJS-Block-Timeout must be a number of seconds, not {text[:40]!r}.") from None
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + wait
+    deadline: float | None = None
     while True:
         try:
             return await push()
         except QueueFull as full:
+            loop = asyncio.get_running_loop()
+            deadline = deadline or loop.time() + wait
             if full.details["strategy"] != "block" or loop.time() >= deadline or request.service.database.draining:
                 raise
         await asyncio.sleep(PUSH_RETRY_SECONDS)
