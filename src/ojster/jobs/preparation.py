@@ -19,6 +19,7 @@ from ojster.jobs.attributes import OF_STEPS
 from ojster.jobs.authorship import sign
 from ojster.jobs.code import ATTRIBUTE as CODE_ATTRIBUTE
 from ojster.jobs.extension import Completer, hooks
+from ojster.jobs.known_bodies import KnownBodies
 from ojster.jobs.middleware import EnqueueMiddleware, MiddlewareChain, through_middleware
 from ojster.jobs.new_job import MARK, MAX_JOB_DEPTH, NewJob, Reach, check_envelope, other_members, read_job
 from ojster.jobs.scope import Scope
@@ -105,13 +106,17 @@ class _Model:
             return None
         args = bytes(raw)
         if members == self.common and _are_plain(args):
-            job = self.job(members, args)
-            if len(job.envelope) > largest or len(args) > 2 * self._plain_brackets:  # each level takes two bytes
-                check_envelope(job.envelope, largest)
-            job.model = self
-            return job
+            return self.copy_with(args, members, largest)
         members["args"] = raw
         return None
+
+    def copy_with(self, args: bytes, members: Members, largest: int) -> NewJob:
+        """Return the job of a request that has these plain arguments, and is like the others; see ``copy``."""
+        job = self.job(members, args)
+        if len(job.envelope) > largest or len(args) > 2 * self._plain_brackets:  # each level takes two bytes
+            check_envelope(job.envelope, largest)
+        job.model = self
+        return job
 
     def _divide(self) -> tuple[bytes, bytes, bytes, bytes]:
         """Return the envelope without what differs: not before the second job, because many are the only one."""
@@ -256,6 +261,8 @@ class RecentRequests:
 
 recent_requests: Final = Local(RecentRequests)
 
+known_bodies: Final = Local(KnownBodies[_Model])
+
 
 def differs_in_more(job: NewJob) -> bool:
     """Return whether other jobs with the same request, but for the arguments, differ in more than their arguments."""
@@ -395,6 +402,7 @@ class Preparations:
         self._middleware = middleware
         self._memory = scope.database.memory
         self._recent = recent_requests.of(self._memory)
+        self._bodies = known_bodies.of(self._memory)
         self._looked_up: _LookUps | None = None
         self._plain_version: int | None = None
         """The version of the memory with which nothing completes a request or checks its arguments."""
@@ -432,6 +440,23 @@ class Preparations:
         )
         if job is not None:
             scope.check_new(job.tenant, job.queue)
+        return job
+
+    def copy_of_body(self, body: bytes) -> NewJob | None:
+        """Return what ``copy`` does for the request in a body, if that is like a recent one; ``None``: read it."""
+        if self._plain_version != self._memory.version or self._middleware:
+            return None
+        known = self._bodies.find(body, self._scope.tenant)
+        if known is None or not _are_plain(known[1]):
+            return None
+        job = known[0].copy_with(known[1], {}, self._scope.database.settings.largest_job)
+        self._scope.check_new(job.tenant, job.queue)
+        return job
+
+    def remember_body(self, body: bytes, args: bytes, job: NewJob) -> NewJob:
+        """Remember a body with these arguments that was read; return the job that it has become."""
+        if isinstance(job.model, _Model):
+            self._bodies.remember(body, args, self._scope.tenant, job.model)
         return job
 
 

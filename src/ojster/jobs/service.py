@@ -13,11 +13,12 @@ import msgspec
 from ojster.core import access
 from ojster.core.errors import BackendUnavailable, Forbidden, NotFound, OjsterError
 from ojster.core.job import Job
-from ojster.core.json_objects import Members
+from ojster.core.json_objects import Members, read_members
 from ojster.core.parsing import check_bounds
 from ojster.core.queue_names import names_heard
 from ojster.core.states import FINISHED as FINISHED_STATES
 from ojster.core.tenant import DEFAULT_TENANT, qualify
+from ojster.core.turns import read_aside
 from ojster.jobs import checkpoints, completion, interventions, job_logs, pages, progress, queries
 from ojster.jobs.answer_wire import JobResultsAnswer, RetriedAnswer, show_result
 from ojster.jobs.calls import JobCalls
@@ -84,6 +85,13 @@ class JobService(CapabilityService, JobCalls):
         """Run the enqueue middleware over a request, and return the job that it describes. See ``Preparation.job``."""
         job = self._preparations.copy(members)
         return await (await self._preparations.begin(of_many=False)).job(members) if job is None else job
+
+    async def prepare_body(self, body: bytes) -> NewJob:
+        """Return the job that the body of a request describes. See ``prepare``."""
+        if (job := self._preparations.copy_of_body(body)) is not None:
+            return job
+        members = await read_aside(len(body), read_members, body)
+        return self._preparations.remember_body(body, bytes(members.get("args", b"")), await self.prepare(members))
 
     async def preparation(self) -> Preparation:
         """Look up what is the same for all jobs of a request."""

@@ -19,7 +19,7 @@ from ojster.core.ids import canonical_job_id, new_id
 from ojster.core.json_objects import Members, read_members
 from ojster.core.parsing import meant_by, misspelt_members, refuse_misspelt, use_canonical_job_ids, without_nulls
 from ojster.core.tenant import check_tenant
-from ojster.core.turns import LARGE_BYTES, read_aside
+from ojster.core.turns import read_aside
 from ojster.core.wire import FromWorker
 from ojster.handlers import tracing
 from ojster.jobs.new_job import SPEC_VERSION
@@ -334,7 +334,7 @@ class HttpRequest:
     async def members(self) -> Members:
         """Return the undecoded members of the JSON object in the body."""
         body = await self.body()
-        return read_members(body) if len(body) < LARGE_BYTES else await read_aside(len(body), read_members, body)
+        return await read_aside(len(body), read_members, body)
 
     async def read(self, decoder: msgspec.json.Decoder[T]) -> T:
         """Return the body, decoded into the decoder's type.

@@ -78,7 +78,7 @@ async def enqueue(request: HttpRequest) -> Answer:
         return await cloud_events.enqueue_event(request)
     service = request.service
     try:
-        job = await service.jobs.prepare(await request.members())
+        job = await service.jobs.prepare_body(await request.body())
     except JobDropped:
         return Answer(DROPPED)
     if (key := key_of(request, "push", request.known_body)) is not None:
