@@ -75,9 +75,10 @@ def _without(groups: Sequence[Group], refusals: Sequence[OjsterError | None]) ->
 
 def admit(tx: Transaction, groups: Sequence[Group]) -> list[list[Pushed] | OjsterError | Later]:
     """Insert groups of jobs; for each group, return its jobs, or the error that kept all of them out."""
-    own_ids = [job.id for group in groups for job in group if job.id_is_given]
+    others = [job for group in groups for job in group if job.model is None]  # copies have neither ids nor keys
+    own_ids = [job.id for job in others if job.id_is_given]
     taken = set(tx.find_jobs(own_ids)) if own_ids else set()
-    keys = {job.unique_key for group in groups for job in group if job.unique_key is not None}
+    keys = {job.unique_key for job in others if job.unique_key is not None}
     # A duplicate that another transaction has not committed is invisible, and there is no row to lock yet: the key
     # stands for it. It is tried, not awaited, because the other transaction may be a caller's, and stay open.
     held = tx.lock_keys(keys)
@@ -92,7 +93,7 @@ def admit(tx: Transaction, groups: Sequence[Group]) -> list[list[Pushed] | Ojste
             if own_ids:
                 _check_ids(group, taken)
             if keys and any(job.unique_key for job in group):
-                _insert(tx, waiting)
+                _insert(tx, waiting, are_alike=rows.are_alike)
                 waiting = []
                 rows = _Rows(tx)
                 results.append(_push_unique(tx, group))
@@ -105,7 +106,7 @@ def admit(tx: Transaction, groups: Sequence[Group]) -> list[list[Pushed] | Ojste
         else:
             if own_ids:
                 taken.update(job.id for job in group if job.id_is_given)
-    _insert(tx, waiting)
+    _insert(tx, waiting, are_alike=rows.are_alike)
     return results
 
 
@@ -133,14 +134,17 @@ class _Rows:
         self._tx = tx
         self._model: object = None
         self._first: Job | None = None
+        self.are_alike = True
+        """Whether all jobs are copies of one."""
 
     def of(self, group: Group) -> list[Job]:
         model = group[0].model if group else None
         if model is None or (len(group) > 1 and len(set(map(_model_of, group))) > 1):
-            self._first = None
+            self._first, self.are_alike = None, False
             return _new_rows(self._tx, group)
         first = self._first
         if first is None or model is not self._model:
+            self.are_alike = self._model is None and self.are_alike
             (first,) = _new_rows(self._tx, group[:1])
             self._model, self._first = model, first
         return [replace(first, id=new.id, envelope=new.envelope) for new in group]
@@ -196,13 +200,14 @@ def _scheduled(envelope: bytes, scheduled_at: int) -> bytes:
     return msgspec.json.encode(members | {"scheduled_at": format_timestamp(scheduled_at)})
 
 
-def _insert(tx: Transaction, jobs: Sequence[Job]) -> None:
+def _insert(tx: Transaction, jobs: Sequence[Job], *, are_alike: bool = False) -> None:
+    """Insert jobs, and record their effects. ``are_alike``: whether only their ids and envelopes differ."""
     if not jobs:
         return
-    tx.insert_jobs(jobs)
-    for _, alike in groupby(jobs, key=_what_follows):
-        _record_new(tx, list(alike))
-    ensure_queues(tx, {job.queue for job in jobs})
+    tx.insert_jobs(jobs, are_alike=are_alike)
+    for alike in [jobs] if are_alike else [list(alike) for _, alike in groupby(jobs, key=_what_follows)]:
+        _record_new(tx, alike)
+    ensure_queues(tx, {job.queue for job in (jobs[:1] if are_alike else jobs)})
 
 
 _what_follows: Final = attrgetter("queue", "tenant", "type", "state", "due_at", "flags", "node", "trace_id")

@@ -38,6 +38,8 @@ R = TypeVar("R")
 SQLITE: Final = "sqlite:///"
 POSTGRES: Final = ("postgresql://", "postgres://")
 
+_DATABASES: Final = (SQLITE, *POSTGRES)
+
 MAX_NAMED_IDS: Final = 100
 """Maximum number of topics of a kind that one notification names, such as finished jobs. Beyond it, other processes
 receive only the topic that stands for them all, such as "finished"."""
@@ -260,7 +262,7 @@ def are_same(url: str, other: str) -> bool:
 
 def names_a_database(url: str) -> bool:
     """Return whether a URL is of a database, not of a server."""
-    return url.startswith((SQLITE, *POSTGRES))
+    return url.startswith(_DATABASES)
 
 
 def without_password(url: str) -> str:

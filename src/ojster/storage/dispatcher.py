@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
@@ -100,6 +101,8 @@ class _WakeUp:
     def __init__(self, topics: Sequence[str] | None) -> None:
         self.topics = topics
 
+
+_companion_of: Final = attrgetter("companion")
 
 _Item = PendingCall | _WakeUp
 """An item of the inbox."""
@@ -238,9 +241,11 @@ class Dispatcher:
         if None in rings:
             _deliver(self._parked.give_up())
         rung = {topic: UNKNOWN_COUNT for topics in rings if topics is not None for topic in topics}
-        waiting = [call for item in items if isinstance(item, PendingCall) for call in item.split()]
+        waiting = [item for item in items if isinstance(item, PendingCall)]
+        if any(map(_companion_of, waiting)):
+            waiting = [part for call in waiting for part in call.split()]
         # What it would get could only be given back, and what it was meant to get may no longer be known.
-        calls = [call for call in waiting if not call.is_left]
+        calls = [call for call in waiting if call.poll is None or not call.is_left]
         if calls or rung:
             is_long = any(call.weight >= LONG_WORK for call in calls)
             with long_work() if is_long else nullcontext():
@@ -265,7 +270,8 @@ class Dispatcher:
                         waiting = self._parked.take(fetchable)
                         woken += waiting
                         # Calls that looked before the jobs were available run again, after the parked calls.
-                        self._apply(tx, waiting + [call for call in looked if call.found_nothing])
+                        again = [call for call in looked if call.poll is not None and call.found_nothing]
+                        self._apply(tx, waiting + again)
                         _finish(tx)
                         # A call may be parked under the name of jobs that it can no longer take: try the others, too.
                         left = dict.fromkeys(tx.effects.fetchable, UNKNOWN_COUNT) if waiting else {}

@@ -342,8 +342,11 @@ class Transaction(ABC):
         """Update these columns of existing rows; the first column is the key."""
 
     @abstractmethod
-    def insert_jobs(self, jobs: Sequence[Job]) -> None:
-        """Insert jobs with their envelopes. The database assigns ``seq``; the given objects are not updated."""
+    def insert_jobs(self, jobs: Sequence[Job], *, are_alike: bool = False) -> None:
+        """Insert jobs with their envelopes. The database assigns ``seq``; the given objects are not updated.
+
+        ``are_alike``: whether they are known to differ in their ids and envelopes alone; otherwise they are compared.
+        """
 
     @abstractmethod
     def new_numbers(self, table: str, count: int) -> list[int]:

@@ -230,11 +230,12 @@ class PostgresTransaction(Transaction):
             yield
             self._connection.answer()  # raise pending errors here, so that the savepoint rolls them back
 
-    def insert_jobs(self, jobs: Sequence[Job]) -> None:
+    def insert_jobs(self, jobs: Sequence[Job], *, are_alike: bool = False) -> None:
         for first in range(0, len(jobs), INSERTED_AT_ONCE):  # the database inserts a part while the next is encoded
             some = jobs[first : first + INSERTED_AT_ONCE]
-            alike = set(map(shared_values, some))
-            if any(job.shared for job in some):
+            compared = some[:1] if are_alike else some
+            alike = set(map(shared_values, compared))
+            if any(job.shared for job in compared):
                 envelopes, digests, places = zip(*self.payloads_of(some), strict=True)
                 self.execute(
                     self._statements.insert_parts, (*_columns(some), blobs(envelopes), blobs(digests), ints(places))

@@ -125,10 +125,10 @@ class SqliteTransaction(Transaction):
         if rows:
             self._cursor.executemany(sql, rows)
 
-    def insert_jobs(self, jobs: Sequence[Job]) -> None:
+    def insert_jobs(self, jobs: Sequence[Job], *, are_alike: bool = False) -> None:
         (last,) = self.execute("SELECT max(seq) FROM jobs")[0]
         first = (last or 0) + 1
-        alike = set(map(_shared_values, jobs))
+        alike = set(map(_shared_values, jobs[:1] if are_alike else jobs))
         if len(alike) == 1:
             (values,) = alike
             own = [(seq, job.id, job.node) for seq, job in enumerate(jobs, first)]
@@ -136,7 +136,7 @@ class SqliteTransaction(Transaction):
                 self._cursor.execute(insertion_of_alike(len(part)), [*values, *chain.from_iterable(part)])
         else:
             self._insert("jobs", JOB_NAMES, [(seq, *_other_values(job)) for seq, job in enumerate(jobs, first)])
-        if any(job.shared for job in jobs):
+        if any(job.shared for job in (jobs[:1] if are_alike else jobs)):
             self.execute_many(INSERT_PARTS, [(seq, *part) for seq, part in enumerate(self.payloads_of(jobs), first)])
         else:
             self._cursor.execute(INSERT_PAYLOADS, (first, apsw.carray(tuple([job.envelope for job in jobs]))))
