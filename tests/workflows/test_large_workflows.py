@@ -11,6 +11,7 @@ import pytest
 from ojster.core.errors import BackendUnavailable, NotFound
 from ojster.core.ids import new_id
 from ojster.core.json_objects import read_members
+from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.scope import accepted
 from ojster.schedules import retention
 from ojster.workflows.plan.values import NewWorkflow
@@ -141,6 +142,31 @@ async def test_nested_containers_start_each_job_once_whatever_is_read_together(
         assert found, "something can always be done"
     assert sorted(done) == list(range(512))
     assert await flow.state() == "completed"
+
+
+async def test_the_containers_of_several_workflows_start_their_children_after_one_look(
+    flow: WorkflowBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+    real = graphs.LoadedGraph.first_children
+
+    def count(graph: Any, containers: Any, limits: Any) -> Any:
+        execute = graph.tx.execute
+
+        def note(sql: str, *parameters: Any) -> Any:
+            looks.append(sql)
+            return execute(sql, *parameters)
+
+        with monkeypatch.context() as while_looking:
+            while_looking.setattr(graph.tx, "execute", note)
+            return real(graph, containers, limits)
+
+    for _ in range(3):
+        await flow.create(chain(job("a"), group(job("b"), chain(job("b"), job("c")))))
+    monkeypatch.setattr(graphs.LoadedGraph, "first_children", count)
+    await flow.service.jobs.acknowledge([Acknowledgement(one.id, b"1") for one in await flow.take(3)])
+    assert [one.type for one in await flow.take(9)] == ["b"] * 6
+    assert len(looks) == 2, "one for the groups, and one for the chains in them"
 
 
 @pytest.mark.parametrize("behind", [False, True])

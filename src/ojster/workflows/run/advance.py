@@ -403,14 +403,15 @@ class Advance:
     def _open(self) -> None:
         """Start the children of started containers, as many as there is room for; the others are for later."""
         opened, self._opened = self._opened, {}
+        firsts = {id: first for containers in opened.values() for id, first in containers.items()}
+        limits = {seq: self.starts.room_of(self.graph.workflows[seq]) + 1 for seq in opened}
+        children = self.graph.first_children(dict(sorted(firsts.items())), limits)
         for seq, containers in opened.items():
-            positions = dict(sorted(containers.items()))
-            room = self.starts.room_of(self.graph.workflows[seq])
-            children = self.graph.first_children(positions, room + 1)
-            for child in children[:room]:
+            room = self.starts.room_of(self.graph.workflows[seq])  # others have taken of it
+            for child in children[seq][:room]:
                 self._decide(child)
-            for left in children[room:]:
-                for id, first in positions.items():
+            for left in children[seq][room : room + 1]:
+                for id, first in containers.items():
                     if id >= (left.parent or 0):
                         self.starts.defer(id, left.position if id == left.parent else first)
 

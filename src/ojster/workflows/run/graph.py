@@ -320,44 +320,43 @@ class LoadedGraph:
             children += self._new_children.get(id, ())
         return by_container
 
-    def first_children(self, containers: Mapping[int, int], limit: int) -> list[Node]:
-        """Return the children of containers that can be decided: they wait for nothing that matters any more.
+    def first_children(self, containers: Mapping[int, int], limits: Mapping[int, int]) -> dict[int, list[Node]]:
+        """Return the children of containers that can be decided, by workflow: what they wait for matters no more.
 
         Parameters
         ----------
         containers:
             Ids of containers in ascending order, each with the position from which on to look.
-        limit:
-            Maximum number of children.
+        limits:
+            After how many children the rest of a workflow, given by its ``seq``, is not looked at.
         """
-        if self._touched and not containers.keys() <= self._new.keys():
-            self.write_nodes()  # the condition below must find what has changed
-        startable: list[Node] = []
+        startable: dict[int, list[Node]] = {seq: [] for seq in limits}
+        changed = [child for child in self._touched.values() if child.parent in containers]  # not written yet
         for group, first in self._alike(containers):
-            looked = [child for id in group for child in self._new_children.get(id, ()) if child.position >= first]
-            if stored := [id for id in group if id not in self._new]:
+            wanting = {id for id in group if len(startable[id >> NODE_BITS]) < limits[id >> NODE_BITS]}
+            looked = [child for child in changed if child.parent in wanting]
+            looked += [child for id in wanting for child in self._new_children.get(id, ())]
+            if stored := [id for id in group if id in wanting and id not in self._new]:
                 # For one container, the index gives the order; for several, some versions of PostgreSQL sort all.
                 chosen, order = ("= ?", "position") if len(stored) == 1 else (self.tx.among, "parent, position")
-                rows = self.tx.execute(
+                limit = limits[stored[0] >> NODE_BITS] if len(stored) == 1 else CHILDREN_AT_ONCE
+                looked += self._read(
                     f"""
-                    SELECT {NODE_COLUMNS}
-                    FROM nodes
-                    WHERE parent {chosen}
+                    parent {chosen}
                         AND position >= ?
                         AND state = 'waiting'
                         AND (waiting = 0 OR unmet > 0)
                     ORDER BY {order}
                     LIMIT ?
                     """,
-                    (stored[0] if len(stored) == 1 else self.tx.integers(stored), first, limit),
+                    (stored[0] if len(stored) == 1 else self.tx.integers(stored), first, limit + len(changed)),
                 )
-                looked += [self._add(Node(*row)) for row in rows]
-            startable += [
-                node for node in looked if node.state == NodeState.WAITING and (not node.waiting or node.unmet)
-            ]
-            if len(startable) >= limit:
-                break
-        return sorted(startable, key=lambda child: (child.parent, child.position))[:limit]
+            for node in {child.id: child for child in looked}.values():
+                if node.position >= first and node.state == NodeState.WAITING and (not node.waiting or node.unmet):
+                    startable[node.workflow].append(node)
+        for children in startable.values():
+            children.sort(key=lambda child: (child.parent, child.position))
+        return startable
 
     def _alike(self, containers: Mapping[int, int]) -> Iterator[tuple[list[int], int]]:
         """Yield groups of containers of the same position whose children are read together, because they are few."""
@@ -471,9 +470,8 @@ class LoadedGraph:
             tx.execute(query, (state, tx.now, tx.integers(ids)))
         tx.insert_rows("nodes", _NODE_TYPES, [_node_row(node) for node in self._new.values()])
         tx.insert_rows("node_specs", SPEC_COLUMNS, [(id, self.specs[id].to_json()) for id in self._new])
-        promised = self._new_promised
         edges = [
-            (source, target, int((source, target) in promised))
+            (source, target, int((source, target) in self._new_promised))
             for source, targets in self._new_edges.items()
             for target in targets
         ]
