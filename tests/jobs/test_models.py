@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
 
-from ojster.core.errors import InvalidRequest, PayloadTooLarge
-from ojster.core.json_objects import Members
+from ojster.core.errors import InvalidRequest, OjsterError, PayloadTooLarge
+from ojster.core.json_objects import Members, stored_members
 from ojster.jobs import preparation
 from ojster.jobs.new_job import NewJob, read_job
 from ojster.jobs.preparation import MOST_MODELS, Models, shape_of
@@ -59,6 +60,65 @@ def test_a_job_without_arguments_is_refused_though_there_is_a_model() -> None:
     known.read(members_of(type="a", args=[]), "")
     with pytest.raises(InvalidRequest, match="args"):
         known.read(members_of(type="a"), "")
+
+
+OF_STEP = {"workflow_id": "w", "workflow_step": "first [1]"}
+
+STEPS: dict[str, list[dict[str, Any]]] = {
+    "alike": [{"type": "a", "args": [number], **OF_STEP} for number in range(3)],
+    "with options": [{"type": "a", "args": [number], "options": {"queue": "q"}, **OF_STEP} for number in range(3)],
+    "with references": [{"type": "a", "args": [{"$ref": "params"}, number], **OF_STEP} for number in range(3)],
+    "with other members": [{"type": "a", "args": [number], "priority": 3, **OF_STEP} for number in range(3)],
+    "without one of the attributes": [{"type": "a", "args": [number], "workflow_id": "w"} for number in range(3)],
+    "large": [{"type": "a", "args": ["x" * size], **OF_STEP} for size in (1, 1_000, 2)],
+    "deep": [{"type": "a", "args": [msgspec.Raw(b"[" * depth + b"]" * depth)], **OF_STEP} for depth in (1, 511, 2)],
+}
+
+
+@pytest.mark.parametrize("what", STEPS)
+def test_a_stored_request_of_a_step_gives_the_job_that_its_members_give(what: str) -> None:
+    quick, slow = Models(NOW, 1_200), Models(NOW, 1_200)
+    for step in STEPS[what]:
+        stored = msgspec.json.encode(step)
+        in_short = outcome_of(partial(quick.read_stored, msgspec.Raw(stored), "acme"))
+        assert in_short == outcome_of(partial(slow.read, stored_members(stored), "acme"))
+
+
+def test_models_of_steps_are_kept_for_other_times_unless_they_count_from_theirs(reads: list[Members]) -> None:
+    kept: Any = {}
+    for options, expected in ({}, 1), ({"queue": "q"}, 1), ({"delay_until": "+PT1M"}, 3):
+        del reads[:]
+        jobs = []
+        for number in range(3):
+            stored = msgspec.json.encode({"type": "a", "args": [number], "options": options, **OF_STEP})
+            jobs.append(Models(NOW + number, 1_000, kept).read_stored(stored, ""))
+        assert [b'"args":[%d]' % number in job.envelope for number, job in enumerate(jobs)] == [True] * 3
+        assert len({job.scheduled_at for job in jobs}) == len(reads) == expected, options
+
+
+def test_large_steps_and_those_that_refer_to_something_are_not_kept(reads: list[Members]) -> None:
+    kept: Any = {}
+    for args in (["x" * 3_000], [{"$lookup": {"collection": "c"}}]):
+        for _ in range(2):
+            Models(NOW, 10_000, kept).read_stored(msgspec.json.encode({"type": "a", "args": args, **OF_STEP}), "")
+    assert (len(kept), len(reads)) == (0, 4)
+
+
+def test_not_more_than_a_number_of_models_of_steps_is_kept() -> None:
+    kept: Any = {}
+    for number in range(2 * MOST_MODELS):
+        Models(NOW, 1_000, kept).read_stored(msgspec.json.encode({"type": f"t{number}", "args": [], **OF_STEP}), "")
+    assert 0 < len(kept) <= MOST_MODELS
+
+
+def outcome_of(read: Callable[[], NewJob]) -> Any:
+    """Return what a job says, but for its id and its model, or why it is refused."""
+    try:
+        job = read()
+    except OjsterError as refusal:
+        return str(refusal)
+    id = job.id.encode()
+    return msgspec.structs.replace(job, id="", envelope=job.envelope.replace(id, b""), model=None)
 
 
 def test_not_more_than_a_number_of_models_is_kept(reads: list[Members]) -> None:

@@ -153,7 +153,7 @@ class NewJob(msgspec.Struct, gc=False):
     reach: Reach | None = None
     """Which jobs its caller may know and replace, for unique jobs; ``None``: all."""
     model: object = None
-    """What it was made after: jobs with the same model differ in their ids and envelopes alone; ``None``: nothing."""
+    """What it was made after: jobs with the same model differ in ids, envelopes and nodes alone; ``None``: nothing."""
     warnings: tuple[str, ...] = ()
     """Violations of the schema of its type by its arguments, and unknown members that look like mistakes."""
 

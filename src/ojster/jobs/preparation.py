@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ojster.core.ids import new_id
 from ojster.core.job_flags import ANY_EVENT, REACTIONS
-from ojster.core.json_objects import Members, opening_brackets
+from ojster.core.json_objects import Members, opening_brackets, stored_members
 from ojster.core.turns import ITEMS_PER_TURN
 from ojster.jobs import job_types, schemas
 from ojster.jobs.attributes import OF_STEPS
@@ -64,6 +64,20 @@ def shape_of(members: Members, tenant: str = "", *, is_step: bool = False) -> Sh
     return tenant, len(OF_STEPS & members.keys()), type, meta, options
 
 
+class _PlainStep(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """The stored request of a step that has no other members."""
+
+    type: msgspec.Raw
+    args: msgspec.Raw
+    workflow_id: msgspec.Raw
+    workflow_step: msgspec.Raw
+    meta: msgspec.Raw = msgspec.Raw(b"")
+    options: msgspec.Raw = msgspec.Raw(b"")
+
+
+_read_plain_step: Final = msgspec.json.Decoder(_PlainStep).decode
+
+
 class _Model:
     """A job from which others are made without reading anything but their arguments.
 
@@ -75,21 +89,24 @@ class _Model:
         What it was read from.
     """
 
-    __slots__ = ("_has_others", "_job", "_parts", "_plain_brackets", "_request", "common")
+    __slots__ = ("_job", "_parts", "_plain_brackets", "_request", "common", "has_others")
 
     def __init__(self, job: NewJob, request: Members) -> None:
         self._job = job
         self._request = request
         self._parts: tuple[bytes, bytes, bytes, bytes] | None = None
-        self._has_others = False
+        self.has_others = not OF_STEPS.isdisjoint(request)
         self.common = {name: value for name, value in request.items() if name != "args"}
         """The request without its arguments."""
         self._plain_brackets = 0
         """With that many brackets in the arguments, a job is certainly not nested too deeply."""
 
     def job(self, request: Members, args: bytes) -> NewJob:
+        return self.with_others(args, _others(request) if self.has_others else b"")
+
+    def with_others(self, args: bytes, others: bytes) -> NewJob:
+        """Return a job with these arguments, and these attributes of steps: each with a comma before it."""
         before_id, after_id, after_args, after_others = self._parts or self._divide()
-        others = _others(request) if self._has_others else b""
         id = new_id()
         envelope = b"".join((before_id, id.encode(), after_id, args, after_args, others, after_others))
         return replace(self._job, id=id, envelope=envelope)
@@ -112,7 +129,10 @@ class _Model:
 
     def copy_with(self, args: bytes, members: Members, largest: int) -> NewJob:
         """Return the job of a request that has these plain arguments, and is like the others; see ``copy``."""
-        job = self.job(members, args)
+        return self.checked(self.job(members, args), args, largest)
+
+    def checked(self, job: NewJob, args: bytes, largest: int) -> NewJob:
+        """Return a job with these arguments that was made here, unless it is too large or nested too deeply."""
         if len(job.envelope) > largest or len(args) > 2 * self._plain_brackets:  # each level takes two bytes
             check_envelope(job.envelope, largest)
         job.model = self
@@ -123,7 +143,6 @@ class _Model:
         before_id, rest = self._job.envelope.split(self._job.id.encode(), 1)
         after_id, rest = rest.split(bytes(self._request["args"]), 1)
         others = _others(self._request)
-        self._has_others = bool(others)
         after_args, after_others = rest.rsplit(others, 1) if others else (rest, b"")
         self._parts = (before_id, after_id, after_args, after_others)
         self._plain_brackets = MAX_JOB_DEPTH - sum(map(opening_brackets, self._parts))
@@ -139,11 +158,14 @@ class Models:
         That time, in microseconds since the epoch.
     largest:
         Maximum size of a job as JSON, in bytes.
+    kept:
+        Models of jobs without times that were read at other times (``step_models``); default: none.
     """
 
-    def __init__(self, now: int, largest: int) -> None:
+    def __init__(self, now: int, largest: int, kept: dict[Shape, _Model] | None = None) -> None:
         self._now = now
         self._largest = largest
+        self._kept = kept
         self._models: dict[Shape, _Model] = {}
         self._last: _Model | None = None
         """The model of the last request."""
@@ -156,6 +178,34 @@ class Models:
         request = dict(members)
         job = read_job(members, self._now, largest=self._largest, tenant=tenant, is_step=True)
         self.keep(shape, job, request)
+        return job
+
+    def read_stored(self, request: bytes | msgspec.Raw, tenant: str) -> NewJob:
+        """Return what ``read`` does for the stored request of a step, whose arguments refer to nothing."""
+        try:
+            step = _read_plain_step(request)
+        except msgspec.ValidationError:
+            return self.read(stored_members(request), tenant)
+        shape = (tenant, len(OF_STEPS), bytes(step.type), bytes(step.meta), bytes(step.options))
+        args = bytes(step.args)
+        model = self._models.get(shape) or (self._kept and self._kept.get(shape))
+        if not _are_plain(args):
+            return self.read(stored_members(request), tenant)
+        if not model:
+            return self._read_and_keep(shape, stored_members(request), tenant)
+        others = b',"workflow_id":%b,"workflow_step":%b' % (bytes(step.workflow_id), bytes(step.workflow_step))
+        return model.checked(model.with_others(args, others), args, self._largest)
+
+    def _read_and_keep(self, shape: Shape, members: Members, tenant: str) -> NewJob:
+        """Read the request of a step, and keep its model for other transactions."""
+        request = {name: raw.copy() for name, raw in members.items()}  # else each keeps the whole message
+        is_known = self._kept is None or shape in self._models
+        job = self.read(members, tenant)
+        may_differ = shape not in self._models or job.scheduled_at is not None or job.expires_at is not None
+        if self._kept is not None and not (is_known or may_differ) and len(job.envelope) <= LARGEST_RECENT:
+            if len(self._kept) >= MOST_MODELS:
+                self._kept.clear()
+            self._kept[shape] = _Model(copy(job), request)
         return job
 
     def job(self, shape: Shape | None, members: Members) -> NewJob | None:
@@ -262,6 +312,9 @@ class RecentRequests:
 recent_requests: Final = Local(RecentRequests)
 
 known_bodies: Final = Local(KnownBodies[_Model])
+
+step_models: Final = Local[dict[Shape, _Model]](dict)
+"""Models of the jobs of steps, from one transaction to the next."""
 
 
 def differs_in_more(job: NewJob) -> bool:

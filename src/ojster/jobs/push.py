@@ -147,7 +147,7 @@ class _Rows:
             self.are_alike = self._model is None and self.are_alike
             (first,) = _new_rows(self._tx, group[:1])
             self._model, self._first = model, first
-        return [replace(first, id=new.id, envelope=new.envelope) for new in group]
+        return [replace(first, id=new.id, envelope=new.envelope, node=new.node) for new in group]
 
 
 def _new_rows(tx: Transaction, group: Group, scheduled_at: int | None = None) -> list[Job]:
@@ -210,7 +210,7 @@ def _insert(tx: Transaction, jobs: Sequence[Job], *, are_alike: bool = False) ->
     ensure_queues(tx, {job.queue for job in (jobs[:1] if are_alike else jobs)})
 
 
-_what_follows: Final = attrgetter("queue", "tenant", "type", "state", "due_at", "flags", "node", "trace_id")
+_what_follows: Final = attrgetter("queue", "tenant", "type", "state", "due_at", "flags", "trace_id")
 """What the effects of a new job depend on."""
 
 

@@ -15,8 +15,9 @@ from ojster.core.json_objects import stored_members
 from ojster.core.references import Reference, Unresolvable, follow, resolve
 from ojster.core.shared_value import SHARED_FROM, SharedValue
 from ojster.jobs.new_job import NewJob
-from ojster.jobs.preparation import Models
+from ojster.jobs.preparation import Models, step_models
 from ojster.workflows.node import Node, NodeState
+from ojster.workflows.orchestrator_request import ORCHESTRATE_TYPE
 from ojster.workflows.plan.values import Spec
 from ojster.workflows.run.graph import LoadedGraph
 from ojster.workflows.run.results import NodeOutcome
@@ -108,7 +109,7 @@ class StepJobs:
 
     def __init__(self, graph: LoadedGraph) -> None:
         self._graph = graph
-        self._models = Models(graph.tx.now, graph.tx.settings.largest_job)
+        self._models = Models(graph.tx.now, graph.tx.settings.largest_job, step_models(graph.tx))
         self._large: LargeValues = {}
         self._stored: set[SharedValue] = set()
         self._resolved_of: Counter[int] = Counter()
@@ -133,11 +134,14 @@ class StepJobs:
         """Return the job of a step."""
         assert spec.request is not UNSET
         workflow = self._graph.workflow_of(node)
-        members = stored_members(spec.request)
-        if spec.has_references:
+        if not spec.has_references:
+            job = self._models.read_stored(spec.request, workflow.tenant)
+            if job.type == ORCHESTRATE_TYPE:  # its workflow decides how it is admitted
+                job.model = None
+        else:
+            members = stored_members(spec.request)
             members["args"] = msgspec.Raw(resolve(members["args"], values.look_up, self.lookup_resolver(node)))
-        job = self._models.read(members, workflow.tenant)
-        if spec.has_references:
+            job = self._models.read(members, workflow.tenant)
             if values.largest is not None and values.largest.value in job.envelope:  # not only in a lookup
                 job.shared = values.largest
             self._count(workflow, job)
