@@ -373,16 +373,20 @@ def _plain_inputs(kind: Inputs, rows: Sequence[Row]) -> bytes | None:
     The steps of a long chain are such, and each of the next receives a hundred of them. What this does is specified by
     ``NodeOutcome.shown`` and the way through ``_composed``.
     """
-    members: list[tuple[int, str | None, bytes]] = []
+    is_named = kind == Inputs.NEEDED
+    is_object = is_named or bool(rows and rows[0][3])
+    parts = [b"{" if is_object else b"["]  # results may be large: each is copied once
     for _, _, _, position, member, name, state, _, _, result, _, of_job, _ in rows:
         if state != NodeState.COMPLETED or member not in LEAVES:
             return None
-        members.append((position, name, (of_job if result is None else result) or b"null"))
-    if kind == Inputs.NEEDED:
-        return b"{%b}" % b",".join([b"%b:%b" % (_encode(name or str(at)), value) for at, name, value in members])
-    if members and members[0][0]:
-        return b"{%b}" % b",".join([b'"%d":%b' % (at, value) for at, _, value in members])
-    return b"[%b]" % b",".join([value for _, _, value in members])
+        if is_object:
+            parts.append(b"%b:" % _encode(name or str(position)) if is_named else b'"%d":' % position)
+        parts.append((of_job if result is None else result) or b"null")
+        parts.append(b",")
+    if rows:
+        parts.pop()
+    parts.append(b"}" if is_object else b"]")
+    return b"".join(parts)
 
 
 def _members_before(tx: Transaction, source: int) -> tuple[str, list[NodeOutcome]]:
