@@ -145,7 +145,7 @@ class Array(NamedTuple):
                 return _array(
                     _INT8_OID, [None if number is None else number.to_bytes(8, "big", signed=True) for number in values]
                 )
-            case "text" if values.count(values[0]) == len(values):  # such as the worker of a batch
+            case "text" if values.count(values[0]) == len(values):  # as what a batch has in common
                 text = _text(values[0])
                 header = struct.pack(">iiiii", 1, 0, _TEXT_OID, len(values), 1)
                 return header + (len(text).to_bytes(4, "big") + text) * len(values)
