@@ -168,7 +168,9 @@ def connect_nowhere() -> psycopg.Connection:
 
 def test_only_work_makes_a_process_look_for_more_work_soon() -> None:
     """A worker that is idle sends heartbeats, too."""
-    made = notifier.PostgresNotifier(connect_nowhere, "channel", ignore, ignore, ignore, ignore, listens=False)
+    made = notifier.PostgresNotifier(
+        connect_nowhere, "channel", ignore, ignore, ignore, ignore, lambda: False, listens=False
+    )
     made._interval = notifier.MAX_POLL_SECONDS
     made.ring(["due:1", worker_topic("w"), "configured"])
     assert made._interval == notifier.MAX_POLL_SECONDS

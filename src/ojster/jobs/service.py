@@ -319,6 +319,7 @@ class JobService(CapabilityService, JobCalls):
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(wait, MAX_WAIT_SECONDS)
         with self.database.wakeups.waiter(job_topic(job_id), FINISHED) as waiter:
+            self.database.announce_wait()
             while True:
                 waiter.arm()
                 job = await self.find(job_id)

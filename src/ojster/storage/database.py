@@ -28,6 +28,7 @@ from ojster.storage.wakeups import (
     DUE,
     EVENTS,
     FINISHED,
+    JOB,
     Wakeups,
     job_topic,
 )
@@ -186,7 +187,7 @@ class Database(ABC):
     def publish(self, effects: Effects) -> None:
         """Publish the effects of a transaction in this process. Called after the commit, from any thread."""
         wakeups = self.wakeups
-        if effects.finished and wakeups.waits_for("job:"):
+        if effects.finished and wakeups.waits_for(JOB):
             for job_id in effects.finished:
                 wakeups.wake(job_topic(job_id))
         for topic in effects.topics:
@@ -200,6 +201,13 @@ class Database(ABC):
             self.expect(effects.due)
         if effects.configured:
             self.memory.forget()
+
+    def announce_wait(self) -> None:
+        """Tell other processes that this one waits for ends of jobs, where they do not tell of them anyway.
+
+        Called by a waiter for a job before it looks at the job.
+        """
+        return
 
     def heed(self, topics: Sequence[str]) -> None:
         """Handle the topics of another process's notification: see ``topics_of``."""
@@ -221,18 +229,16 @@ class Database(ABC):
             self.wakeups.wake(DUE)
 
 
-def topics_of(tx: Transaction) -> list[str]:
-    """Return the topics that notify other processes of a transaction's effects.
+def topics_of(tx: Transaction, *, with_ends: bool = True) -> list[str]:
+    """Return the topics that notify other processes of a transaction's effects; ``with_ends``: of ends of jobs, too.
 
     What is due later than ``TOLD_SECONDS`` is not among them: each process looks by then. A caller's transaction may
     be committed at any time, and leaves nothing out.
     """
     effects = tx.effects
     topics = [_NEWS + topic for topic in effects.fetchable]
-    if len(effects.finished) > MAX_NAMED_IDS:
-        topics.append(FINISHED)
-    else:
-        topics += map(job_topic, effects.finished)
+    if with_ends:
+        topics += topics_of_ends(tx)
     numbers = Counter(effects.topics.values())
     too_many = {all_of for all_of, number in numbers.items() if all_of is not None and number > MAX_NAMED_IDS}
     topics += [*too_many, *(topic for topic, all_of in effects.topics.items() if all_of not in too_many)]
@@ -241,6 +247,12 @@ def topics_of(tx: Transaction) -> list[str]:
     if effects.configured:
         topics.append(_CONFIGURED)
     return topics
+
+
+def topics_of_ends(tx: Transaction) -> list[str]:
+    """Return the topics that notify other processes of the jobs that a transaction has finished."""
+    finished = tx.effects.finished
+    return [FINISHED] if len(finished) > MAX_NAMED_IDS else list(map(job_topic, finished))
 
 
 URL_VARIABLE: Final = "OJSTER_DATABASE_URL"

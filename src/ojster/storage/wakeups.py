@@ -22,9 +22,13 @@ QUIET: Final = "quiet:"
 """Beginning of topics that do not say that there is something to do."""
 
 
+JOB: Final = "job:"
+"""Beginning of the topic of the end of one job."""
+
+
 def job_topic(job_id: str) -> str:
     """Return the topic of the end of one job."""
-    return "job:" + job_id
+    return JOB + job_id
 
 
 class Waiter:

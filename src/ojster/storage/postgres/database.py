@@ -17,7 +17,7 @@ import psycopg
 from ojster.core.errors import BackendUnavailable, InvalidRequest
 from ojster.core.settings import ServiceSettings
 from ojster.storage.call import TransactionFunction
-from ojster.storage.database import LISTEN_VARIABLE, Database, ReplicaState, topics_of
+from ojster.storage.database import LISTEN_VARIABLE, Database, ReplicaState, topics_of, topics_of_ends
 from ojster.storage.dispatcher import Dispatcher
 from ojster.storage.postgres.clock import ServerClock
 from ojster.storage.postgres.notifier import ListeningConnection, PostgresNotifier, messages
@@ -27,6 +27,7 @@ from ojster.storage.postgres.schema import check_schema, log_events
 from ojster.storage.postgres.transaction import SLOTS, PostgresTransaction
 from ojster.storage.postgres.url import PostgresUrl, parse_postgres_url, with_lacks
 from ojster.storage.transaction import Transaction, TryAgain
+from ojster.storage.wakeups import JOB
 
 log = logging.getLogger(__name__)
 
@@ -117,6 +118,7 @@ class PostgresDatabase(Database):
             self._look_around,
             self._look_for_work,
             self._lose_notifications,
+            lambda: self.wakeups.waits_for(JOB),
             listens=listening is not None,
         )
         self._writer.start()
@@ -154,6 +156,9 @@ class PostgresDatabase(Database):
             if await self.run(_order_events, None):
                 return
             await asyncio.sleep(ORDERING_PAUSE)
+
+    def announce_wait(self) -> None:
+        self._notifier.announce_wait()
 
     def log_events(self, *, ahead: bool) -> None:
         try:
@@ -241,7 +246,8 @@ class _TransactionConnection:
             connection.set_for_transaction()
             yield tx
             tx.write_effects()
-            notification = self._notification_of(tx)
+            with_ends = database._notifier.tells_ends
+            notification = self._notification_of(tx, with_ends=with_ends)
             if notification is not None:
                 connection.send("SELECT pg_notify(?, ?)", (database._notifier.channel, notification))
             connection.execute("COMMIT")
@@ -271,8 +277,7 @@ class _TransactionConnection:
         database.outages.note_write(tx.now, database.clock)
         try:  # it is committed: an error from here on must not look like a failed commit
             database.publish(tx.effects)
-            if notification is None:
-                database._notifier.ring(topics_of(tx))
+            self._notify(tx, has_notified=notification is not None, with_ends=with_ends)
         except Exception:
             log.exception("cannot send the wake-ups of a committed transaction")
 
@@ -288,7 +293,7 @@ class _TransactionConnection:
             self._roll_back()
             raise
 
-    def _notification_of(self, tx: Transaction) -> str | None:
+    def _notification_of(self, tx: Transaction, *, with_ends: bool) -> str | None:
         """Return the notification to send inside the transaction; ``None``: send it after the commit.
 
         If no other transaction is running, sending it inside is faster and delays no other commit. What operators have
@@ -297,8 +302,19 @@ class _TransactionConnection:
         is_better = self._database.is_at_rest or tx.effects.configured
         if not is_better or not self._database._notifier.has_peers:
             return None
-        words = messages(self._database._notifier.name, topics_of(tx))
+        words = messages(self._database._notifier.name, topics_of(tx, with_ends=with_ends))
         return words[0] if len(words) == 1 and "\n" in words[0] else None
+
+    def _notify(self, tx: Transaction, *, has_notified: bool, with_ends: bool) -> None:
+        """Notify other processes of a committed transaction, as far as it has not done so itself.
+
+        Whether they wait for ends is asked after the commit: who is heard of later is told that there were some.
+        """
+        notifier = self._database._notifier
+        if not has_notified:
+            notifier.ring(topics_of(tx, with_ends=notifier.tells_ends))
+        elif not with_ends and notifier.tells_ends:
+            notifier.ring(topics_of_ends(tx))
 
     def _transaction(self, connection: PipelineConnection) -> PostgresTransaction:
         database = self._database

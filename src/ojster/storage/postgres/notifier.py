@@ -2,8 +2,11 @@
 
 Each process has one connection for it. Topics are sent after the commit, merged with those of other transactions, and
 only if another process listens: with a NOTIFY inside, only one transaction of the whole database could commit at a
-time. A notification may be lost (a process dies between its commit and its NOTIFY; a connection breaks). So each
-process also looks for changes whenever its connection is new, and at every heartbeat.
+time. Ends of jobs are told only while another process waits for some: it announces that, and those who did not know
+answer once that jobs have finished, for the ends that they have not told.
+
+A notification may be lost (a process dies between its commit and its NOTIFY; a connection breaks). So each process also
+looks for changes whenever its connection is new, and at every heartbeat.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import psycopg
 from psycopg import sql
 from psycopg.waiting import Ready, Wait
 
-from ojster.storage.wakeups import QUIET
+from ojster.storage.wakeups import FINISHED, QUIET
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +65,7 @@ NO_WORK: Final = ("due:", QUIET, "configured")
 
 _HELLO: Final = "hello"
 _HERE: Final = "here"
+_WAITS: Final = "waits"
 
 
 class ListeningConnection(psycopg.Connection):
@@ -108,6 +112,8 @@ class PostgresNotifier:
         Called in the notifier's thread, more often, to look for work where no notifications arrive.
     on_disconnect:
         Called in the notifier's thread after each failed attempt to connect and each lost connection.
+    waits:
+        Returns whether this process waits for ends of jobs.
     """
 
     def __init__(
@@ -118,6 +124,7 @@ class PostgresNotifier:
         on_gap: Callable[[psycopg.Connection], None],
         on_poll: Callable[[], None],
         on_disconnect: Callable[[], None],
+        waits: Callable[[], bool],
         *,
         listens: bool = True,
     ) -> None:
@@ -127,13 +134,15 @@ class PostgresNotifier:
         self._on_gap = on_gap
         self._on_poll = on_poll
         self._on_deaf = on_disconnect
+        self._waits = waits
         self._listens = listens
         self._interval = HEARTBEAT if listens else FIRST_POLL_SECONDS
         self.name = f"{os.getpid()}-{secrets.token_hex(4)}"
         self._lock = threading.Lock()
         self._topics: dict[str, None] = {}
         self._heard_at = float("-inf")
-        self._new_until = time.monotonic() + DISCOVERY_SECONDS
+        self._new_until = self._unsure_until = time.monotonic() + DISCOVERY_SECONDS
+        self._heard_waits_at = self._announced_at = float("-inf")
         self._in_doubt = False
         self._wake_reader, self._wake_writer = os.pipe()
         os.set_blocking(self._wake_reader, False)
@@ -149,6 +158,24 @@ class PostgresNotifier:
         """Whether another process was heard recently, or may not have had time to answer."""
         now = time.monotonic()
         return self._listens and (now - self._heard_at < PEER_TIMEOUT_SECONDS or now < self._new_until)
+
+    @property
+    def tells_ends(self) -> bool:
+        """Whether other processes are told of ends of jobs: one of them may wait for some."""
+        now = time.monotonic()
+        return not self._listens or now - self._heard_waits_at < PEER_TIMEOUT_SECONDS or now < self._unsure_until
+
+    def announce_wait(self) -> None:
+        """Have other processes tell of ends of jobs. The waiter must be known to ``waits`` before.
+
+        A process that does not know yet answers, and the waiter looks again. So it misses no end.
+        """
+        if self.has_peers and time.monotonic() - self._announced_at >= HEARTBEAT:
+            self._announce()
+
+    def _announce(self) -> None:
+        self._announced_at = time.monotonic()
+        self._note_topics([_WAITS])
 
     def ring(self, topics: Sequence[str]) -> None:
         """Send topics to every other process. Costs nothing if there is none."""
@@ -167,6 +194,8 @@ class PostgresNotifier:
 
     def close(self) -> None:
         """Send the remaining topics, and stop the thread."""
+        if self.has_peers and not self.tells_ends:  # whoever begins to wait now gets no answer
+            self._note_topics([FINISHED])
         self._closing = True
         self._wake_thread()
         self._thread.join(timeout=5)
@@ -194,6 +223,7 @@ class PostgresNotifier:
                         connection.add_notify_handler(self._heed)
                         connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self.channel)))
                         self._note_topics([_HELLO])
+                        self._unsure_until = time.monotonic() + DISCOVERY_SECONDS
                     failures = 0
                     self._serve(connection)
             except psycopg.Error as error:
@@ -224,6 +254,8 @@ class PostgresNotifier:
                     self._interval = min(MAX_POLL_SECONDS, 2 * self._interval)
                 if now - self._heard_at < PEER_TIMEOUT_SECONDS:
                     self._note_topics([_HERE])
+                    if self._waits():
+                        self._announce()
             self._send(connection)
             if self._closing:
                 return
@@ -251,6 +283,13 @@ class PostgresNotifier:
         topics = rest.split("\n")
         if _HELLO in topics:
             self._note_topics([_HERE])
+            self._announced_at = float("-inf")  # a waiter that looks at it from here on announces itself
+            if self._waits():
+                self._announce()
+        if _WAITS in topics:
+            knew, self._heard_waits_at = self._heard_waits_at, time.monotonic()
+            if self._heard_waits_at - knew >= PEER_TIMEOUT_SECONDS:
+                self._note_topics([FINISHED])
         self._on_ring(topics)
 
     def _send(self, connection: psycopg.Connection) -> None:
