@@ -116,6 +116,7 @@ def of_postgres(url: str) -> Facts:
 def index_of(definition: str) -> tuple[object, ...]:
     """Return the table of an index, whether it is unique, its columns and its condition, as either database says it."""
     words = re.sub(r"::\w+|\bUSING btree |\"", "", " ".join(definition.split()))
+    words = re.sub(r" WITH \(fillfactor=.*?\)", "", words)  # SQLite has no such thing
     match = re.fullmatch(r"CREATE (UNIQUE )?INDEX \w+ ON (?:\w+\.)?(\w+) \((.*?)\)(?: WHERE (.*))?", words)
     assert match is not None, definition
     unique, table, columns, condition = match.groups()

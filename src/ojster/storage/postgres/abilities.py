@@ -53,7 +53,7 @@ KEY_SLOTS: Final = 4096
 _SKIPPING: Final = re.compile(r"(?i)\s+SKIP\s+LOCKED\b")
 _UNLOGGED: Final = re.compile(r"(?i)\bUNLOGGED\s+")
 _PARAMETERS: Final = re.compile(
-    r"(?is)(?<=\))\s*WITH\s*\([^()]*\)(?=\s*;)|\bALTER\s+TABLE\s+\w+\s+(RE)?SET\s*\([^()]*\)\s*;"
+    r"(?is)(?<=\))\s*WITH\s*\([^()]*\)(?=\s*[;)])|\bALTER\s+TABLE\s+\w+\s+(RE)?SET\s*\([^()]*\)\s*;"
     r"|\bALTER\s+TABLE\s+\w+\s+ALTER\s+COLUMN\s+\w+\s+SET\s+STORAGE\s+\w+\s*;"
 )
 

@@ -112,7 +112,8 @@ CREATE TABLE jobs (
     errors              BYTEA,                                -- a JSON array with an object for each failed attempt
     agent               BYTEA,                                -- of an agent: tokens used, depth, results of tools, as
                                                               -- JSON (agents/attributes.py)
-    CONSTRAINT jobs_pkey PRIMARY KEY (seq)
+    -- Each change of state adds an entry here and in jobs_id: in pages with room for them, it splits and cleans none.
+    CONSTRAINT jobs_pkey PRIMARY KEY (seq) WITH (fillfactor = 40)
 ) WITH (
     fillfactor = 90,
     vacuum_index_cleanup = on,
@@ -129,7 +130,8 @@ CREATE TABLE jobs (
 
 -- Find and lock a job by its id; no two jobs have one id.
 CREATE UNIQUE INDEX jobs_id
-    ON jobs (id);
+    ON jobs (id)
+    WITH (fillfactor = 40);
 
 -- Claim plain jobs: one range for each queue and tenant, already in the order of the claim, so that it stops after as
 -- many rows as it wants. Jobs with a limit or requirements are in the next two: a claim would read past all that must
