@@ -11,9 +11,9 @@ import pytest
 
 from ojster.core.errors import InvalidRequest, OjsterError, PayloadTooLarge
 from ojster.core.json_objects import Members, stored_members
-from ojster.jobs import preparation
+from ojster.jobs import models
+from ojster.jobs.models import MOST_MODELS, Models, shape_of
 from ojster.jobs.new_job import NewJob, read_job
-from ojster.jobs.preparation import MOST_MODELS, Models, shape_of
 from ojster.storage.transaction import Transaction
 from tests.conftest import Bench, request, shown
 from tests.workflows.bench import WorkflowBench
@@ -36,7 +36,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[Members]:
         seen.append(dict(members))
         return read_job(members, *args, **more)
 
-    monkeypatch.setattr(preparation, "read_job", counted)
+    monkeypatch.setattr(models, "read_job", counted)
     return seen
 
 

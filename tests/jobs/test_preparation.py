@@ -17,8 +17,9 @@ from ojster.core.errors import OjsterError, PayloadTooLarge
 from ojster.core.json_objects import Members, read_members
 from ojster.jobs import preparation as module
 from ojster.jobs.middleware import EnqueueFunction, JobRequest, MiddlewareChain
+from ojster.jobs.models import LARGEST_RECENT, MOST_MODELS, RecentRequests
 from ojster.jobs.new_job import NewJob, read_job
-from ojster.jobs.preparation import LARGEST_RECENT, MOST_MODELS, Preparation, RecentRequests
+from ojster.jobs.preparation import Preparation
 from ojster.jobs.schemas import Catalogue
 from ojster.storage.memory import Memory
 from tests.conftest import Bench, request

@@ -3,332 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Iterable, Sequence
-from copy import copy
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
-from msgspec.structs import replace
 
-from ojster.core.ids import new_id
 from ojster.core.job_flags import ANY_EVENT, REACTIONS
-from ojster.core.json_objects import Members, opening_brackets, stored_members
-from ojster.core.turns import ITEMS_PER_TURN
+from ojster.core.json_objects import Members
 from ojster.jobs import job_types, schemas
-from ojster.jobs.attributes import OF_STEPS
 from ojster.jobs.authorship import sign
 from ojster.jobs.code import ATTRIBUTE as CODE_ATTRIBUTE
 from ojster.jobs.extension import Completer, hooks
-from ojster.jobs.known_bodies import KnownBodies
 from ojster.jobs.middleware import EnqueueMiddleware, MiddlewareChain, through_middleware
-from ojster.jobs.new_job import MARK, MAX_JOB_DEPTH, NewJob, Reach, check_envelope, other_members, read_job
+from ojster.jobs.models import (
+    COPIES_PER_READ,
+    COPIES_PER_TURN,
+    Model,
+    Models,
+    are_plain,
+    known_bodies,
+    recent_requests,
+    shape_of,
+)
+from ojster.jobs.new_job import NewJob, Reach, check_envelope
 from ojster.jobs.scope import Scope
-from ojster.storage.memory import Local
 
 _NULL: Final = msgspec.Raw(b"null")
 _CHECKED: Final = frozenset({"type", CODE_ATTRIBUTE, REACTIONS})
 """Members of a job that ``Scope.check_contents`` looks at: its code, and what follows it."""
-
-_COMMON: Final = ("type", "meta", "options")
-"""The members of a plain request that many requests have in common."""
-
-_PLAIN: Final = frozenset({*_COMMON, "args"})
-
-_PLAIN_STEP: Final = _PLAIN | OF_STEPS
-"""Every step of a workflow has its attributes, which say nothing else about the job."""
-
-MOST_MODELS: Final = 100
-"""Maximum number of models that are kept."""
-
-LARGEST_RECENT: Final = 2_000
-"""Maximum size of a request whose model is kept for later ones, in bytes of its members."""
-
-COPIES_PER_READ: Final = 5
-"""Number of jobs that can be made from a model in the time in which one is read."""
-
-COPIES_PER_TURN: Final = COPIES_PER_READ * ITEMS_PER_TURN
-"""Number of jobs made from a model after which other tasks of the event loop run."""
-
-Shape = tuple[str, int, bytes, bytes, bytes]
-"""What plain requests have in common: the tenant, how many attributes of steps, and ``_COMMON``."""
-
-_RecentKey = tuple[str | None, str, Shape]
-"""The tenant of a request, the tenant if it names none, and its shape."""
-
-
-def shape_of(members: Members, tenant: str = "", *, is_step: bool = False) -> Shape | None:
-    """Return what plain requests have in common if they differ in their arguments alone; ``None``: it is not plain."""
-    if not members.keys() <= (_PLAIN_STEP if is_step else _PLAIN):
-        return None
-    type, meta, options = [bytes(members.get(name, b"")) for name in _COMMON]
-    return tenant, len(OF_STEPS & members.keys()), type, meta, options
-
-
-class _PlainStep(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """The stored request of a step that has no other members."""
-
-    type: msgspec.Raw
-    args: msgspec.Raw
-    workflow_id: msgspec.Raw
-    workflow_step: msgspec.Raw
-    meta: msgspec.Raw = msgspec.Raw(b"")
-    options: msgspec.Raw = msgspec.Raw(b"")
-
-
-_read_plain_step: Final = msgspec.json.Decoder(_PlainStep).decode
-
-
-class _Model:
-    """A job from which others are made without reading anything but their arguments.
-
-    Parameters
-    ----------
-    job:
-        The job, as it was read.
-    request:
-        What it was read from.
-    """
-
-    __slots__ = ("_job", "_parts", "_plain_brackets", "_request", "common", "has_others")
-
-    def __init__(self, job: NewJob, request: Members) -> None:
-        self._job = job
-        self._request = request
-        self._parts: tuple[bytes, bytes, bytes, bytes] | None = None
-        self.has_others = not OF_STEPS.isdisjoint(request)
-        self.common = {name: value for name, value in request.items() if name != "args"}
-        """The request without its arguments."""
-        self._plain_brackets = 0
-        """With that many brackets in the arguments, a job is certainly not nested too deeply."""
-
-    def job(self, request: Members, args: bytes) -> NewJob:
-        return self.with_others(args, _others(request) if self.has_others else b"")
-
-    def with_others(self, args: bytes, others: bytes) -> NewJob:
-        """Return a job with these arguments, and these attributes of steps: each with a comma before it."""
-        before_id, after_id, after_args, after_others = self._parts or self._divide()
-        id = new_id()
-        envelope = b"".join((before_id, id.encode(), after_id, args, after_args, others, after_others))
-        return replace(self._job, id=id, envelope=envelope)
-
-    def copy(self, members: Members, largest: int) -> NewJob | None:
-        """Return the job of a request that differs in its arguments alone, and consume it; ``None``: read it.
-
-        Raises
-        ------
-        PayloadTooLarge, InvalidPayload
-            The job is larger than ``largest``, or nested too deeply.
-        """
-        if (raw := members.pop("args", None)) is None:
-            return None
-        args = bytes(raw)
-        if members == self.common and _are_plain(args):
-            return self.copy_with(args, members, largest)
-        members["args"] = raw
-        return None
-
-    def copy_with(self, args: bytes, members: Members, largest: int) -> NewJob:
-        """Return the job of a request that has these plain arguments, and is like the others; see ``copy``."""
-        return self.checked(self.job(members, args), args, largest)
-
-    def checked(self, job: NewJob, args: bytes, largest: int) -> NewJob:
-        """Return a job with these arguments that was made here, unless it is too large or nested too deeply."""
-        if len(job.envelope) > largest or len(args) > 2 * self._plain_brackets:  # each level takes two bytes
-            check_envelope(job.envelope, largest)
-        job.model = self
-        return job
-
-    def _divide(self) -> tuple[bytes, bytes, bytes, bytes]:
-        """Return the envelope without what differs: not before the second job, because many are the only one."""
-        before_id, rest = self._job.envelope.split(self._job.id.encode(), 1)
-        after_id, rest = rest.split(bytes(self._request["args"]), 1)
-        others = _others(self._request)
-        after_args, after_others = rest.rsplit(others, 1) if others else (rest, b"")
-        self._parts = (before_id, after_id, after_args, after_others)
-        self._plain_brackets = MAX_JOB_DEPTH - sum(map(opening_brackets, self._parts))
-        return self._parts
-
-
-class Models:
-    """The models of jobs that are read at one time, from which their relative times count.
-
-    Parameters
-    ----------
-    now:
-        That time, in microseconds since the epoch.
-    largest:
-        Maximum size of a job as JSON, in bytes.
-    kept:
-        Models of jobs without times that were read at other times (``step_models``); default: none.
-    """
-
-    def __init__(self, now: int, largest: int, kept: dict[Shape, _Model] | None = None) -> None:
-        self._now = now
-        self._largest = largest
-        self._kept = kept
-        self._models: dict[Shape, _Model] = {}
-        self._last: _Model | None = None
-        """The model of the last request."""
-
-    def read(self, members: Members, tenant: str) -> NewJob:
-        """Return the job of a step that a request describes, as ``read_job`` does; the request is consumed."""
-        shape = shape_of(members, tenant, is_step=True)
-        if (job := self.job(shape, members)) is not None:
-            return job
-        request = dict(members)
-        job = read_job(members, self._now, largest=self._largest, tenant=tenant, is_step=True)
-        self.keep(shape, job, request)
-        return job
-
-    def read_stored(self, request: bytes | msgspec.Raw, tenant: str) -> NewJob:
-        """Return what ``read`` does for the stored request of a step, whose arguments refer to nothing."""
-        try:
-            step = _read_plain_step(request)
-        except msgspec.ValidationError:
-            return self.read(stored_members(request), tenant)
-        shape = (tenant, len(OF_STEPS), bytes(step.type), bytes(step.meta), bytes(step.options))
-        args = bytes(step.args)
-        model = self._models.get(shape) or (self._kept and self._kept.get(shape))
-        if not _are_plain(args):
-            return self.read(stored_members(request), tenant)
-        if not model:
-            return self._read_and_keep(shape, stored_members(request), tenant)
-        others = b',"workflow_id":%b,"workflow_step":%b' % (bytes(step.workflow_id), bytes(step.workflow_step))
-        return model.checked(model.with_others(args, others), args, self._largest)
-
-    def _read_and_keep(self, shape: Shape, members: Members, tenant: str) -> NewJob:
-        """Read the request of a step, and keep its model for other transactions."""
-        request = {name: raw.copy() for name, raw in members.items()}  # else each keeps the whole message
-        is_known = self._kept is None or shape in self._models
-        job = self.read(members, tenant)
-        may_differ = shape not in self._models or job.scheduled_at is not None or job.expires_at is not None
-        if self._kept is not None and not (is_known or may_differ) and len(job.envelope) <= LARGEST_RECENT:
-            if len(self._kept) >= MOST_MODELS:
-                self._kept.clear()
-            self._kept[shape] = _Model(copy(job), request)
-        return job
-
-    def job(self, shape: Shape | None, members: Members) -> NewJob | None:
-        """Return the job that a request of a shape describes; ``None``: it must be read.
-
-        Raises
-        ------
-        PayloadTooLarge, InvalidPayload
-            The job is larger than allowed, or nested too deeply.
-        """
-        model = None if shape is None else self._models.get(shape)
-        args = bytes(members.get("args", b""))
-        if model is None or not _are_plain(args):
-            return None
-        job = model.job(members, args)
-        check_envelope(job.envelope, self._largest)
-        self._last = model
-        return job
-
-    def next_job(self, members: Members) -> NewJob | None:
-        """Return what ``job`` does, if a request differs from the last one in its arguments alone; ``None``: ask it."""
-        return None if self._last is None else self._last.copy(members, self._largest)
-
-    def keep(self, shape: Shape | None, job: NewJob, request: Members) -> _Model | None:
-        """Make a model of a job that was read from a request of a shape, unless more than its args depends on them."""
-        if shape is None or differs_in_more(job):
-            return None
-        if len(self._models) >= MOST_MODELS:
-            self._models.clear()
-        self._last = self._models[shape] = _Model(copy(job), request)  # the caller may change the job
-        return self._last
-
-
-class Met:
-    """What requests have in common, if one has had it: of the first there is no model, since many are like no other.
-
-    Parameters
-    ----------
-    most:
-        Maximum number that is remembered, as hashes; the oldest goes.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._hashes: dict[int, None] = {}
-
-    def __len__(self) -> int:
-        """Return how many are remembered."""
-        return len(self._hashes)
-
-    def has(self, key: Hashable) -> bool:
-        """Return whether a request has had this before; from now on, one has."""
-        number = hash(key)
-        if number in self._hashes:
-            return True
-        if len(self._hashes) >= self._most:
-            del self._hashes[next(iter(self._hashes))]
-        self._hashes[number] = None
-        return False
-
-
-class RecentRequests:
-    """Models of plain requests that come alone: the types, options and metadata of most are those of others."""
-
-    def __init__(self) -> None:
-        self._models: dict[_RecentKey, _Model] = {}
-        self._last_of_type: dict[tuple[str | None, str, bytes], _Model] = {}
-        """The model that was used last, by the tenant of a request, the tenant if it names none, and its job type."""
-        self._met = Met(MOST_MODELS)
-
-    def read(self, members: Members, now: int, *, largest: int, tenant: str | None, otherwise: str) -> NewJob:
-        """Return the job that a request describes, as ``read_job`` does; the request is consumed."""
-        shape = shape_of(members)
-        if shape is None:
-            return read_job(members, now, largest=largest, tenant=tenant, otherwise=otherwise)
-        key = (tenant, otherwise, shape)
-        if (model := self._models.get(key)) is not None and (job := model.copy(members, largest)) is not None:
-            self._last_of_type[tenant, otherwise, shape[2]] = model
-            return job
-        request = dict(members) if self._met.has(key) else None
-        job = read_job(members, now, largest=largest, tenant=tenant, otherwise=otherwise)
-        if request is not None:
-            job.model = self._keep(key, job, request)
-        return job
-
-    def copy(self, members: Members, *, largest: int, tenant: str | None, otherwise: str) -> NewJob | None:
-        """Return what ``read`` does, if a request is like the last one of its type; ``None``: ask that."""
-        model = self._last_of_type.get((tenant, otherwise, bytes(members.get("type", b""))))
-        return None if model is None else model.copy(members, largest)
-
-    def _keep(self, key: _RecentKey, job: NewJob, request: Members) -> _Model | None:
-        has_times = job.scheduled_at is not None or job.expires_at is not None  # some count from the request
-        is_large = sum(map(len, request.values())) > LARGEST_RECENT
-        if has_times or is_large or differs_in_more(job):
-            return None
-        if len(self._models) >= MOST_MODELS:
-            self._models.clear()
-            self._last_of_type.clear()
-        request = {name: raw.copy() for name, raw in request.items()}  # else each keeps the whole body
-        model = self._models[key] = _Model(copy(job), request)  # the caller may change the job
-        return model
-
-
-recent_requests: Final = Local(RecentRequests)
-
-known_bodies: Final = Local(KnownBodies[_Model])
-
-step_models: Final = Local[dict[Shape, _Model]](dict)
-"""Models of the jobs of steps, from one transaction to the next."""
-
-
-def differs_in_more(job: NewJob) -> bool:
-    """Return whether other jobs with the same request, but for the arguments, differ in more than their arguments."""
-    return job.unique is not None or job.limit is not None or bool(job.flags) or job.suspension is not None
-
-
-def _are_plain(args: bytes) -> bool:
-    return args[:1] == b"[" and MARK not in args
-
-
-def _others(members: Members) -> bytes:
-    of_step = {name: members[name] for name in members if name in OF_STEPS}
-    return other_members(of_step) if of_step else b""
 
 
 class Preparation:
@@ -500,7 +202,7 @@ class Preparations:
         if self._plain_version != self._memory.version or self._middleware:
             return None
         known = self._bodies.find(body, self._scope.tenant)
-        if known is None or not _are_plain(known[1]):
+        if known is None or not are_plain(known[1]):
             return None
         job = known[0].copy_with(known[1], {}, self._scope.database.settings.largest_job)
         self._scope.check_new(job.tenant, job.queue)
@@ -508,7 +210,7 @@ class Preparations:
 
     def remember_body(self, body: bytes, args: bytes, job: NewJob) -> NewJob:
         """Remember a body with these arguments that was read; return the job that it has become."""
-        if isinstance(job.model, _Model):
+        if isinstance(job.model, Model):
             self._bodies.remember(body, args, self._scope.tenant, job.model)
         return job
 

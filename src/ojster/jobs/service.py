@@ -112,8 +112,7 @@ class JobService(CapabilityService, JobCalls):
         """Prepare and push jobs, all or none."""
         is_one = len(requests) == 1
         jobs = [await self.prepare(requests[0])] if is_one else await (await self.preparation()).jobs(requests)
-        (result,) = await self.database.run_many(push, (jobs,), len(jobs))  # as in push, without one more coroutine
-        pushed = accepted(result)
+        pushed = accepted((await self.database.run_many(push, (jobs,), len(jobs)))[0])  # as in push, a coroutine less
         for job in jobs:
             for warning in job.warnings:
                 log.warning("the job %s: %s", job.id, warning)

@@ -14,8 +14,8 @@ from msgspec import UNSET, UnsetType
 from ojster.core.ids import new_id
 from ojster.core.json_objects import Members, opening_brackets, stored_members
 from ojster.core.references import may_hold_references
+from ojster.jobs.models import Met, differs_in_more
 from ojster.jobs.new_job import MARK, MAX_JOB_DEPTH, NewJob
-from ojster.jobs.preparation import Met, differs_in_more
 from ojster.storage.memory import Local
 from ojster.workflows.node import Node
 from ojster.workflows.plan.members import Problem, refusal_of

@@ -14,8 +14,8 @@ from ojster.core.errors import OjsterError
 from ojster.core.json_objects import Members, raw_list, read_members
 from ojster.core.origins import origin_members
 from ojster.core.references import INDEX, ITEM, STEP_NAME
+from ojster.jobs.models import Models
 from ojster.jobs.names import refuse_reserved
-from ojster.jobs.preparation import Models
 from ojster.workflows.node import EXPANDED, FLOW_JOB, MAX_NODES, Kind, Node, Rule
 from ojster.workflows.plan.compensations import holds_compensation, is_undone, own_compensation
 from ojster.workflows.plan.job_requests import flow_job, idle_in, job_request, options_of, promise, trace_members

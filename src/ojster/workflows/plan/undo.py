@@ -20,7 +20,7 @@ import msgspec
 from msgspec import UNSET
 
 from ojster.core.json_objects import stored_members
-from ojster.jobs.preparation import Models
+from ojster.jobs.models import Models
 from ojster.workflows.node import EXPANDED, LEAVES, MAX_NODES, MERGED, Followed, Kind, Node, Rule
 from ojster.workflows.plan.members import Problem
 from ojster.workflows.plan.order import PlanOrder

@@ -14,8 +14,8 @@ from ojster.core.errors import PayloadTooLarge
 from ojster.core.json_objects import stored_members
 from ojster.core.references import Reference, Unresolvable, follow, resolve
 from ojster.core.shared_value import SHARED_FROM, SharedValue
+from ojster.jobs.models import Models, step_models
 from ojster.jobs.new_job import NewJob
-from ojster.jobs.preparation import Models, step_models
 from ojster.workflows.node import Node, NodeState
 from ojster.workflows.orchestrator_request import ORCHESTRATE_TYPE
 from ojster.workflows.plan.values import Spec
