@@ -274,7 +274,7 @@ MAKE_NOTHING_AVAILABLE = {
             "history",
             "preparation",
         ),
-        *("prepare", "purge_history", "report", "results", "save_checkpoint", "select", "wait_for"),
+        *("prepare", "prepare_body", "purge_history", "report", "results", "save_checkpoint", "select", "wait_for"),
         *("fetch", "acknowledge_and_fetch"),  # a worker makes them, which goes on by itself
     },
     "maintenance": {"go_on", "prune", "retain_by_walks", "stop"},

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from ojster.core.errors import OjsterError, PayloadTooLarge
 from ojster.core.json_objects import Members, read_members
+from ojster.jobs import models
 from ojster.jobs import preparation as module
 from ojster.jobs.middleware import EnqueueFunction, JobRequest, MiddlewareChain
 from ojster.jobs.models import LARGEST_RECENT, MOST_MODELS, RecentRequests
@@ -221,7 +222,7 @@ def test_jobs_that_differ_in_their_arguments_are_read_once(monkeypatch: pytest.M
         reads += 1
         return read_job(*args, **more)
 
-    monkeypatch.setattr(module, "read_job", counted)
+    monkeypatch.setattr(models, "read_job", counted)
     made = prepare([{"type": "a.b", "args": [number], "options": {"queue": "q"}} for number in range(100)])
     assert reads == 1
     assert [one.envelope.count(b'"args":[%d]' % number) for number, one in enumerate(made) if isinstance(one, NewJob)]
