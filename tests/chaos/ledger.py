@@ -24,7 +24,11 @@ def note(what, job):
 @app.job("work")
 async def work(job: JobContext, n):
     note("start", job)
-    await asyncio.sleep(random.random() * 0.02)
+    try:
+        await asyncio.sleep(random.random() * 0.02)
+    except asyncio.CancelledError:  # its lease has expired, because the machine was busy: it may begin here again
+        note("fail", job)
+        raise
     if random.random() < 0.05:
         note("fail", job)
         raise ConnectionError("now and then")

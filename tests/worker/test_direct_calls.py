@@ -100,7 +100,7 @@ async def outcomes(url: str, *, layered: bool) -> dict[str, Any]:
     return ended
 
 
-async def test_a_direct_call_ends_as_one_with_middleware_around_it(url: str) -> None:
-    direct = await outcomes(url, layered=False)
-    assert direct == await outcomes(url, layered=True)
+async def test_a_direct_call_ends_as_one_with_middleware_around_it(shared_url: str) -> None:
+    direct = await outcomes(shared_url, layered=False)
+    assert direct == await outcomes(shared_url, layered=True)
     assert {state for state, *_ in direct.values()} == {"completed", "discarded", "pending", "scheduled"}
