@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ojster.core.errors import OjsterError
+from ojster.core.errors import OjsterError, PayloadTooLarge
 from ojster.core.json_objects import read_members
 from ojster.core.settings import ServiceSettings
 from ojster.core.timestamps import system_clock
+from ojster.core.turns import LARGE_BYTES
 from ojster.jobs import known_bodies
 from ojster.jobs import service as job_service
 from ojster.jobs.known_bodies import KnownBodies
@@ -148,6 +149,10 @@ async def test_a_body_is_read_until_others_like_it_are_known(bench: Bench, monke
     jobs = [await bench.service.jobs.prepare_body(body) for body in bodies]
     assert read == bodies[:2]
     assert [json.loads(job.envelope)["args"] for job in jobs] == [[number, "x"] for number in range(9)]
+    large = bodies[0].replace(b'"x"', b'"%b"' % (b"x" * LARGE_BYTES))
+    with pytest.raises(PayloadTooLarge):
+        await bench.service.jobs.prepare_body(large)
+    assert read == [*bodies[:2], large]  # beside the event loop
     await bench.service.job_types.put("known.body", read_members(b'{"options":{"priority":7}}'))
     assert (await bench.service.jobs.prepare_body(bodies[0])).priority == 7
 

@@ -129,6 +129,29 @@ async def test_a_connection_is_closed_when_it_has_been_idle_for_long_enough(
         assert await client.rest() == b""
 
 
+async def test_no_timer_closes_a_connection_that_has_become_a_websocket(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upgraded: list[QuickHttpProtocol] = []
+    upgrade = QuickHttpProtocol.handle_websocket_upgrade
+
+    def handle(self: QuickHttpProtocol) -> None:
+        upgraded.append(self)
+        upgrade(self)
+
+    monkeypatch.setattr(QuickHttpProtocol, "handle_websocket_upgrade", handle)
+    async with serving(service) as (_, port):
+        client = await Client.connected(port)
+        await client.call()
+        asked = [b"GET /ojs/v1/ws HTTP/1.1", b"Host: localhost", b"Connection: Upgrade", b"Upgrade: websocket"]
+        asked += [b"Sec-WebSocket-Version: 13", b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", b"", b""]
+        client.writer.write(b"\r\n".join(asked))
+        async with asyncio.timeout(PATIENCE):
+            assert b"101" in await client.reader.readline()
+        assert [connection.timeout_keep_alive_task for connection in upgraded] == [None]
+        client.writer.close()
+
+
 async def test_idle_strangers_make_room_for_new_connections(
     service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 
+import psycopg
 import pytest
 
 from ojster.jobs.claim_policy import Claim
@@ -95,6 +97,44 @@ async def test_an_end_is_not_missed_that_a_process_has_not_told_which_stops(serv
         await there.close()
         assert await waiter.wait(PATIENCE)
     assert (await here.jobs.wait_for(pushed.job.id, 0)).state == "completed"
+
+
+async def test_a_new_connection_announces_waits_anew(
+    services: tuple[Service, Service], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = services
+    _notifier(here).announce_wait()
+    await _until(lambda: _notifier(there).tells_ends)
+    (pushed,) = await here.jobs.enqueue([request()])
+    lost = _notifier(here)
+    gap = lost._on_gap
+
+    def fail(_: psycopg.Connection) -> None:
+        monkeypatch.setattr(lost, "_on_gap", gap)
+        raise psycopg.OperationalError
+
+    monkeypatch.setattr(lost, "_on_gap", fail)
+    lost.check()
+    await _until(lambda: lost._announced_at == float("-inf"))
+    _notifier(there)._heard_waits_at = float("-inf")  # what was announced was lost
+    waiting = asyncio.create_task(here.jobs.wait_for(pushed.job.id, LONG_WAIT))
+    await _until(lambda: _notifier(there).tells_ends)
+    await _complete(there)
+    assert (await asyncio.wait_for(waiting, PATIENCE)).state == "completed"
+
+
+async def test_a_closed_process_writes_into_no_file_of_others(services: tuple[Service, Service]) -> None:
+    here, _ = services
+    closed = _notifier(here)
+    await here.close()
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    closed.announce_wait()
+    closed.check()
+    with pytest.raises(BlockingIOError):
+        os.read(reader, 1)
+    os.close(reader)
+    os.close(writer)
 
 
 async def test_a_process_that_comes_later_learns_that_another_waits(

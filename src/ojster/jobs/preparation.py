@@ -10,6 +10,7 @@ import msgspec
 
 from ojster.core.job_flags import ANY_EVENT, REACTIONS
 from ojster.core.json_objects import Members
+from ojster.core.turns import LARGE_BYTES
 from ojster.jobs import job_types, schemas
 from ojster.jobs.authorship import sign
 from ojster.jobs.code import ATTRIBUTE as CODE_ATTRIBUTE
@@ -162,6 +163,11 @@ class Preparations:
         self._plain_version: int | None = None
         """The version of the memory with which nothing completes a request or checks its arguments."""
 
+    @property
+    def _is_plain(self) -> bool:
+        """Whether nothing completes a request or checks its arguments, as far as is known."""
+        return self._plain_version == self._memory.version and not self._middleware
+
     async def begin(self, *, of_many: bool = True) -> Preparation:
         """Return a preparation; ``of_many``: whether it may be of several requests."""
         known = self._looked_up
@@ -186,7 +192,7 @@ class Preparations:
 
         ``None``: it must be prepared, as ``Preparation.job`` does, which gives the same job.
         """
-        if self._plain_version != self._memory.version or self._middleware:
+        if not self._is_plain:
             return None
         scope = self._scope
         settings = scope.database.settings
@@ -199,7 +205,7 @@ class Preparations:
 
     def copy_of_body(self, body: bytes) -> NewJob | None:
         """Return what ``copy`` does for the request in a body, if that is like a recent one; ``None``: read it."""
-        if self._plain_version != self._memory.version or self._middleware:
+        if len(body) >= LARGE_BYTES or not self._is_plain:  # a large one is read beside the event loop
             return None
         known = self._bodies.find(body, self._scope.tenant)
         if known is None or not are_plain(known[1]):
@@ -210,7 +216,7 @@ class Preparations:
 
     def remember_body(self, body: bytes, args: bytes, job: NewJob) -> NewJob:
         """Remember a body with these arguments that was read; return the job that it has become."""
-        if isinstance(job.model, Model):
+        if self._is_plain and isinstance(job.model, Model):
             self._bodies.remember(body, args, self._scope.tenant, job.model)
         return job
 

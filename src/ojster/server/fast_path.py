@@ -257,6 +257,7 @@ class QuickHttpProtocol(HttpToolsProtocol):
         """Leave the connection to the WebSocket protocol."""
         self._is_reading = False
         self._stop_waiting()
+        super()._unset_keepalive_if_required()  # the timer of an earlier request would close what is idle no more
         super().handle_websocket_upgrade()
 
     def _stop_waiting(self) -> None:

@@ -26,7 +26,8 @@ _SHARED: Final = frozenset(
         b"x-ojs-tenant",
     }
 )
-"""Headers that many requests have in common, and that tell no secret: heads with others are not remembered."""
+"""Headers that many requests have in common, and that tell no secret. Heads with others, or with a query, are not
+remembered."""
 
 
 class KnownHead(NamedTuple):
@@ -44,7 +45,8 @@ class KnownHeads(dict[bytes, KnownHead]):
     def remember(self, request: bytes, body: bytes, known: KnownHead) -> None:
         """Remember the head of a request that came whole, for those that follow."""
         end = request.find(b"\r\n\r\n") + 4
-        if end > LARGEST_KNOWN_HEAD or request[end:] != body or not all(name in _SHARED for name, _ in known.headers):
+        is_shared = not known.query and all(name in _SHARED for name, _ in known.headers)
+        if not is_shared or end > LARGEST_KNOWN_HEAD or request[end:] != body:
             return
         if len(self) >= MOST_KNOWN_HEADS:
             self.clear()

@@ -46,7 +46,8 @@ PEER_TIMEOUT_SECONDS: Final = 3 * HEARTBEAT
 """Time without a notification from another process, in seconds, after which none is sent."""
 
 DISCOVERY_SECONDS: Final = 2.0
-"""Time after the start, in seconds, in which notifications are sent even if no other process was heard."""
+"""Time after the start, in seconds, in which notifications are sent even if no other process was heard; after each new
+connection, too, those of ends of jobs."""
 
 ANSWER_SECONDS: Final = 5.0
 """Maximum wait for an answer, in seconds, before the connection counts as lost."""
@@ -146,7 +147,7 @@ class PostgresNotifier:
         self._in_doubt = False
         self._wake_reader, self._wake_writer = os.pipe()
         os.set_blocking(self._wake_reader, False)
-        self._closing = False
+        self._closing = self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="ojster-notifier", daemon=True)
 
     def start(self) -> None:
@@ -168,9 +169,10 @@ class PostgresNotifier:
     def announce_wait(self) -> None:
         """Have other processes tell of ends of jobs. The waiter must be known to ``waits`` before.
 
-        A process that does not know yet answers, and the waiter looks again. So it misses no end.
+        A process that does not know yet answers, and the waiter looks again. So it misses no end. If the announcement or
+        the answer is lost with a connection, the waiter looks again at the next heartbeat.
         """
-        if self.has_peers and time.monotonic() - self._announced_at >= HEARTBEAT:
+        if not self._closing and self.has_peers and time.monotonic() - self._announced_at >= HEARTBEAT:
             self._announce()
 
     def _announce(self) -> None:
@@ -200,8 +202,10 @@ class PostgresNotifier:
         self._wake_thread()
         self._thread.join(timeout=5)
         if not self._thread.is_alive():
-            os.close(self._wake_reader)
-            os.close(self._wake_writer)
+            with self._lock:
+                self._is_closed = True
+                os.close(self._wake_reader)
+                os.close(self._wake_writer)
 
     def _note_topics(self, topics: Iterable[str]) -> None:
         with self._lock:
@@ -211,7 +215,9 @@ class PostgresNotifier:
             self._wake_thread()
 
     def _wake_thread(self) -> None:
-        os.write(self._wake_writer, b"!")
+        with self._lock:
+            if not self._is_closed:  # its number may be that of another file by now
+                os.write(self._wake_writer, b"!")
 
     def _run(self) -> None:
         failures = 0
@@ -224,6 +230,7 @@ class PostgresNotifier:
                         connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self.channel)))
                         self._note_topics([_HELLO])
                         self._unsure_until = time.monotonic() + DISCOVERY_SECONDS
+                        self._announced_at = float("-inf")  # an announcement may be lost with the last connection
                     failures = 0
                     self._serve(connection)
             except psycopg.Error as error:
