@@ -9,7 +9,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from ojster import App
+from ojster import App, Job
+from ojster.core.errors import OjsterError
+from ojster.jobs.messages import Release
+from ojster.jobs.service import JobService
 from ojster.storage.transaction import Transaction
 from ojster.worker import crash_isolation, execution, loop_watch
 from ojster.worker.crash_isolation import CrashIsolation, WorkerPlace
@@ -136,6 +139,33 @@ async def test_jobs_that_begin_alone_all_run_one_by_one(shared_url: str, tenant:
     await asyncio.wait_for(Worker(app).run(until_empty=True), PATIENCE)
     jobs = [await app.client().jobs.find(handle.id) for handle in handles]
     assert [(job.state, job.attempt, job.losses) for job in jobs] == [("completed", 1, 1)] * 6
+    await app.aclose()
+
+
+@pytest.mark.parametrize("place", [0, 2, 5])
+async def test_jobs_that_were_fetched_with_one_that_begins_alone_are_not_handed_back(
+    shared_url: str, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released: list[str] = []
+    release = JobService.release
+
+    async def note(self: JobService, items: Sequence[Release]) -> list[Job | OjsterError]:
+        released.extend(item.job_id for item in items)
+        return await release(self, items)
+
+    monkeypatch.setattr(JobService, "release", note)
+    app = App(shared_url)
+
+    @app.job("ordinary")
+    async def ordinary() -> None:
+        await asyncio.sleep(0.01)
+
+    handles = [await ordinary.aenqueue() for _ in range(6)]
+    await app.service().database.run(_lose, handles[place].id)
+    await asyncio.wait_for(Worker(app, concurrency=6).run(until_empty=True), PATIENCE)
+    jobs = [await app.client().jobs.find(handle.id) for handle in handles]
+    assert {(job.state, job.attempt) for job in jobs} == {("completed", 1)}
+    assert not released
     await app.aclose()
 
 

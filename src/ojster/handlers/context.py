@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -114,17 +114,18 @@ class JobContext:
     """The report that the function has succeeded in its thread after it was stopped, if so."""
     time_limit: asyncio.Timeout | None = None
     """The timeout of the attempt, while it runs."""
-    appended: tuple[bytes, ...] = ()
+    appended: Sequence[bytes] = ()
     """Steps that the job appends to its workflow, as JSON."""
     changes: Changes | None = None
     """Changes to the properties of its workflow, applied when this attempt ends."""
-    must_finish = False  # whether ``finish`` has anything to do
+    must_finish = False  # whether ``finish`` has work
     kept_log: LogReports | None = None  # the worker sets it for a type with keep_logs
     kept_flows: Any = None  # the waiting flows that the worker keeps: ``KeptFlows``
 
-    @cached_property
+    @property
     def _progress(self) -> ProgressReports:
-        return ProgressReports(self._send, self._loop)
+        made: dict[str, ProgressReports] = self.__dict__  # in one step: other threads may report, too
+        return made.get("_reports") or made.setdefault("_reports", ProgressReports(self._send, self._loop))
 
     @property
     def id(self) -> str:
@@ -182,7 +183,8 @@ class JobContext:
         steps:
             Steps to add.
         """
-        self.appended += tuple(msgspec.json.encode(step.wire) for step in steps)
+        appended = self.__dict__.setdefault("appended", [])  # in one step: other threads may append, too
+        appended.extend([msgspec.json.encode(step.wire) for step in steps])
 
     @cached_property
     def agent(self) -> AgentTask:
@@ -266,10 +268,8 @@ class JobContext:
         list
             The arguments. Results that are stored as files are fetched.
         """
-        args: list[Any] = self.job.args
-        if not may_refer(self.job.envelope):
-            return args
-        return [await restore(self._client, arg, self.job.id) for arg in args]
+        args, may = self.job.args, may_refer(self.job.envelope)
+        return [await restore(self._client, arg, self.job.id) for arg in args] if may else args
 
     @property
     def holder(self) -> Holder:

@@ -234,7 +234,16 @@ class Executor:
                 file = await context.keep_result(encoded)
                 encoded = encoded if file is None else None
             return Acknowledgement(
-                *(job.id, encoded, worker_id, job.attempt, context.appended, context.changes, file, job.started_at),
+                *(
+                    job.id,
+                    encoded,
+                    worker_id,
+                    job.attempt,
+                    tuple(context.appended),
+                    context.changes,
+                    file,
+                    job.started_at,
+                ),
                 plain_seq(job),
                 job.node,
             )
@@ -415,7 +424,7 @@ class Executor:
             return None
         changes = context.changes
         return Acknowledgement(
-            job.id, encoded, context.worker_id, job.attempt, context.appended, changes, started_at=job.started_at
+            job.id, encoded, context.worker_id, job.attempt, tuple(context.appended), changes, started_at=job.started_at
         )
 
     def close(self) -> None:

@@ -386,9 +386,12 @@ class Worker:
     def _take_in(self, client: Client, jobs: Sequence[Job]) -> None:
         """Begin fetched jobs, as many as there is room for, and hold the others."""
         accepted = self._executor.accept(jobs, self.id, partial(self._outbox.tell, client))
-        begun = 0 if self._held else max(0, self._room)
-        for job in accepted[:begun]:
-            self._attempts.begin(job)
+        begun = 0
+        while (
+            begun < len(accepted) and not self._held and self._room > 0
+        ):  # asked each time: a suspect leaves room for 1
+            self._attempts.begin(accepted[begun])
+            begun += 1
         if held := accepted[begun:]:
             self._held.hold(held)
             asyncio.get_running_loop().call_later(MAX_HELD_SECONDS, self._held.hand_back_overdue)

@@ -169,8 +169,8 @@ class PostgresNotifier:
     def announce_wait(self) -> None:
         """Have other processes tell of ends of jobs. The waiter must be known to ``waits`` before.
 
-        A process that does not know yet answers, and the waiter looks again. So it misses no end. If the announcement or
-        the answer is lost with a connection, the waiter looks again at the next heartbeat.
+        A process that does not know yet answers, and the waiter looks again. So it misses no end. If the announcement
+        or the answer is lost with a connection, the waiter looks again at the next heartbeat.
         """
         if not self._closing and self.has_peers and time.monotonic() - self._announced_at >= HEARTBEAT:
             self._announce()
