@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tracemalloc
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from ojster.core.errors import OjsterError, PayloadTooLarge
+from ojster.collections import extension
+from ojster.collections.places import which_exist
+from ojster.core.errors import InvalidRequest, OjsterError, PayloadTooLarge
 from ojster.core.json_objects import Members, read_members
 from ojster.jobs import models
 from ojster.jobs import preparation as module
@@ -23,6 +26,7 @@ from ojster.jobs.new_job import NewJob, read_job
 from ojster.jobs.preparation import Preparation
 from ojster.jobs.schemas import Catalogue
 from ojster.storage.memory import Memory
+from ojster.storage.transaction import Transaction
 from tests.conftest import Bench, request
 
 pytestmark = pytest.mark.anyio
@@ -283,3 +287,26 @@ async def test_a_job_of_many_that_is_too_large_is_refused_with_all_others(bench:
     with pytest.raises(PayloadTooLarge, match="bytes"):
         await bench.service.jobs.enqueue([request("t", 1), request("t", "x" * 2_000_000), request("t", 2)])
     assert not (await bench.service.jobs.select()).jobs
+
+
+async def test_references_of_jobs_that_are_alike_are_looked_up_once_in_a_call(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+
+    def counted(tx: Transaction, keys: Sequence[str]) -> list[bool]:
+        nonlocal looks
+        looks += 1
+        return which_exist(tx, keys)
+
+    def into(name: str, *numbers: int) -> list[Members]:
+        reactions = {"on_success": [{"action": "collect", "name": "a", "collection": name}]}
+        return [members_of({"type": "t", "args": [number], "event_reactions": reactions}) for number in numbers]
+
+    monkeypatch.setattr(extension, "which_exist", counted)
+    await bench.service.collections.create("shelf")
+    await bench.service.jobs.enqueue(into("shelf", *range(100)))
+    assert looks == 1
+    with pytest.raises(InvalidRequest, match="There is no collection 'other'"):
+        await bench.service.jobs.enqueue([*into("shelf", 1, 2), *into("other", 3)])
+    assert looks == 3

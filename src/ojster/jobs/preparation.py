@@ -63,6 +63,8 @@ class Preparation:
         self._now = scope.database.clock()
         self._recent = recent_requests.of(scope.database.memory)
         has_models = of_many and not (self.changes_requests or catalogue.by_type)
+        self._checked: set[frozenset[tuple[str, bytes]]] = set()
+        """The requests without their arguments whose reactions refer to what exists."""
         self._models = Models(self._now, scope.database.settings.largest_job) if has_models else None
 
     @property
@@ -113,6 +115,8 @@ class Preparation:
             members = await self.complete(members)
         if scope.access is not None:
             scope.check_contents({name: members[name] for name in _CHECKED & members.keys()})
+        others = ((name, bytes(raw)) for name, raw in members.items() if name != "args")
+        alike = frozenset(others) if REACTIONS in members else None
         args = members.get("args", _NULL)
         uri = schemas.schema_uri(members) if members.get("schema", _NULL) != _NULL else None
         settings = scope.database.settings
@@ -129,8 +133,10 @@ class Preparation:
                 scope.access.need_all_queues("A reaction")
         if self.catalogue.by_type or uri is not None:
             job.warnings += schemas.check_args(self.catalogue, job, args, uri)
-        if job.flags & ANY_EVENT:
+        if job.flags & ANY_EVENT and alike not in self._checked:
             await check_references(scope, job)
+            if alike is not None:
+                self._checked.add(alike)
         return job
 
     async def complete(self, members: Members) -> Members:
