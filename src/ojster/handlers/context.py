@@ -83,6 +83,28 @@ class JobContext:
     January, attempt 1 of 3
     """
 
+    codecs: Codecs | None = None
+    """What encodes the values that the handler appends to streams; the worker sets it."""
+    is_given_up = False
+    """Whether the worker has given up the attempt: it then decides what happens to the job if the handler stops."""
+    thread_ended: asyncio.Event | None = None
+    """Set when the function returns; ``None`` unless it still runs in a thread although its attempt has ended."""
+    threads_left = 0
+    """The number of threads of a flow that still run although its attempt has ended."""
+    has_seen_stop = False
+    """Whether the handler has asked whether to stop, and learned that it should: it may return early."""
+    late_success: Acknowledgement | None = None
+    """The report that the function has succeeded in its thread after it was stopped, if so."""
+    time_limit: asyncio.Timeout | None = None
+    """The timeout of the attempt, while it runs."""
+    appended: Sequence[bytes] = ()
+    """Steps that the job appends to its workflow, as JSON; ``append`` makes the list in one step, for all threads."""
+    changes: Changes | None = None
+    """Changes to the properties of its workflow, applied when this attempt ends."""
+    must_finish = False  # whether ``finish`` has anything to do
+    kept_log: LogReports | None = None  # the worker sets it for a type with keep_logs
+    kept_flows: Any = None  # the waiting flows that the worker keeps: ``KeptFlows``
+
     def __init__(
         self,
         job: Job,
@@ -99,28 +121,6 @@ class JobContext:
         self._extend = extend
         self._loop = loop
         self._stop = StopSignal()
-
-    codecs: Codecs | None = None
-    """What encodes the values that the handler appends to streams; the worker sets it."""
-    is_given_up = False
-    """Whether the worker has given up the attempt: it then decides what happens to the job if the handler stops."""
-    thread_ended: asyncio.Event | None = None
-    """Set when the function returns; ``None`` unless it still runs in a thread although its attempt has ended."""
-    threads_left = 0
-    """The number of threads of a flow that still run although its attempt has ended."""
-    has_seen_stop = False
-    """Whether the handler has asked whether to stop, and learned that it should: it may return early."""
-    late_success: Acknowledgement | None = None
-    """The report that the function has succeeded in its thread after it was stopped, if so."""
-    time_limit: asyncio.Timeout | None = None
-    """The timeout of the attempt, while it runs."""
-    appended: Sequence[bytes] = ()
-    """Steps that the job appends to its workflow, as JSON."""
-    changes: Changes | None = None
-    """Changes to the properties of its workflow, applied when this attempt ends."""
-    must_finish = False  # whether ``finish`` has work
-    kept_log: LogReports | None = None  # the worker sets it for a type with keep_logs
-    kept_flows: Any = None  # the waiting flows that the worker keeps: ``KeptFlows``
 
     @property
     def _progress(self) -> ProgressReports:
@@ -183,8 +183,7 @@ class JobContext:
         steps:
             Steps to add.
         """
-        appended = self.__dict__.setdefault("appended", [])  # in one step: other threads may append, too
-        appended.extend([msgspec.json.encode(step.wire) for step in steps])
+        self.__dict__.setdefault("appended", []).extend([msgspec.json.encode(step.wire) for step in steps])
 
     @cached_property
     def agent(self) -> AgentTask:
@@ -268,8 +267,10 @@ class JobContext:
         list
             The arguments. Results that are stored as files are fetched.
         """
-        args, may = self.job.args, may_refer(self.job.envelope)
-        return [await restore(self._client, arg, self.job.id) for arg in args] if may else args
+        args = self.job.args
+        if not may_refer(self.job.envelope):
+            return args
+        return [await restore(self._client, arg, self.job.id) for arg in args]
 
     @property
     def holder(self) -> Holder:

@@ -112,13 +112,9 @@ class Model:
             return None
         args = bytes(raw)
         if members == self.common and are_plain(args):
-            return self.copy_with(args, members, largest)
+            return self.checked(self.job(members, args), args, largest)
         members["args"] = raw
         return None
-
-    def copy_with(self, args: bytes, members: Members, largest: int) -> NewJob:
-        """Return the job of a request that has these plain arguments, and is like the others; see ``copy``."""
-        return self.checked(self.job(members, args), args, largest)
 
     def checked(self, job: NewJob, args: bytes, largest: int) -> NewJob:
         """Return a job with these arguments that was made here, unless it is too large or nested too deeply."""

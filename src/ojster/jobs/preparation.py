@@ -213,10 +213,10 @@ class Preparations:
         """Return what ``copy`` does for the request in a body, if that is like a recent one; ``None``: read it."""
         if len(body) >= LARGE_BYTES or not self._is_plain:  # a large one is read beside the event loop
             return None
-        known = self._bodies.find(body, self._scope.tenant)
-        if known is None or not are_plain(known[1]):
+        model, args = self._bodies.find(body, self._scope.tenant) or (None, b"")
+        if model is None or not are_plain(args):
             return None
-        job = known[0].copy_with(known[1], {}, self._scope.database.settings.largest_job)
+        job = model.checked(model.with_others(args, b""), args, self._scope.database.settings.largest_job)
         self._scope.check_new(job.tenant, job.queue)
         return job
 

@@ -152,13 +152,7 @@ class Executor:
             return hand_back(job, context.worker_id, delay=round(OVERLAP_DELAY_SECONDS * 1e6))
         self._runs.add(job.id)
         try:
-            if job.timeout or job.losses or self._isolation.is_closed or self._is_traced(job):
-                return await self._run_isolated(context)
-            place = self._isolation.join_at_once()
-            try:
-                return await self._run(context, None)
-            finally:
-                self._isolation.leave(place)
+            return await self._run_isolated(context)
         finally:
             if context.thread_ended is None or context.thread_ended.is_set():
                 self._runs.discard(job.id)
@@ -198,7 +192,7 @@ class Executor:
         else:
             place = self._isolation.join_at_once()
         try:
-            if not self._is_traced(job):
+            if not tracing.is_traced(job, recorded=self._is_recorded):
                 return await self._run(context, ends)
             with tracing.running(job, context.worker_id) as run:
                 ending = await self._run(context, ends)
@@ -207,9 +201,6 @@ class Executor:
                 return ending
         finally:
             self._isolation.leave(place)
-
-    def _is_traced(self, job: Job) -> bool:
-        return tracing.is_traced(job, recorded=self._is_recorded)
 
     def _begins_alone(self, job: Job) -> bool:
         """Return whether a worker has died while a job ran, and it could take this one along, too."""
@@ -229,21 +220,13 @@ class Executor:
                     result = await self._call(context)
             else:
                 result = await self._call(context)
+            appended = tuple(context.appended)
             encoded, file = self._encoded(job.type, result), None
             if encoded is not None and len(encoded) > MAX_RESULT_BYTES:
                 file = await context.keep_result(encoded)
                 encoded = encoded if file is None else None
             return Acknowledgement(
-                *(
-                    job.id,
-                    encoded,
-                    worker_id,
-                    job.attempt,
-                    tuple(context.appended),
-                    context.changes,
-                    file,
-                    job.started_at,
-                ),
+                *(job.id, encoded, worker_id, job.attempt, appended, context.changes, file, job.started_at),
                 plain_seq(job),
                 job.node,
             )
@@ -422,9 +405,9 @@ class Executor:
             return None
         if encoded is not None and len(encoded) > MAX_RESULT_BYTES:
             return None
-        changes = context.changes
+        appended = tuple(context.appended)
         return Acknowledgement(
-            job.id, encoded, context.worker_id, job.attempt, tuple(context.appended), changes, started_at=job.started_at
+            job.id, encoded, context.worker_id, job.attempt, appended, context.changes, started_at=job.started_at
         )
 
     def close(self) -> None:

@@ -63,8 +63,6 @@ from ojster.server.request import HttpRequest
 from ojster.server.result_values import answer_with_value
 from ojster.server.route import BASE, PAGE, Route, location
 
-_BASE: Final = BASE.encode()
-
 
 async def enqueue(request: HttpRequest) -> Answer:
     """Enqueue a job, or return the existing one with 200 if the uniqueness policy finds a duplicate.
@@ -103,7 +101,7 @@ async def _headers_of(request: HttpRequest, job: NewJob) -> list[tuple[bytes, by
             pressure = await service.scope.look(pressures, job.queue)
             told |= pressure.headers() if pressure is not None else {}
     headers = [(name.lower().encode(), value.encode()) for name, value in told.items()]
-    headers.append((b"location", b"%b/jobs/%b" % (_BASE, job.id.encode())))  # an id has nothing to quote
+    headers.append(location("jobs", job.id))
     return headers
 
 
