@@ -387,9 +387,8 @@ class Worker:
         """Begin fetched jobs, as many as there is room for, and hold the others."""
         accepted = self._executor.accept(jobs, self.id, partial(self._outbox.tell, client))
         begun = 0
-        while (
-            begun < len(accepted) and not self._held and self._room > 0
-        ):  # asked each time: a suspect leaves room for 1
+        # The room is asked for each job: one that begins alone limits the next fetch to 1, and not what has come.
+        while begun < len(accepted) and not self._held and self._room > 0:
             self._attempts.begin(accepted[begun])
             begun += 1
         if held := accepted[begun:]:
