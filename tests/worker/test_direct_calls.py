@@ -1,4 +1,4 @@
-"""A coroutine with nothing around it is awaited directly, and ends as it does with middleware around it."""
+"""A handler with nothing around it is called directly, and ends as it does with middleware around it."""
 
 from __future__ import annotations
 
@@ -59,16 +59,39 @@ def handlers_of(app: App) -> dict[str, list[list[Any]]]:
                 await asyncio.sleep(0)
         return None
 
+    @app.job("add.thread")
+    def add_thread(a: int, b: int = 5, *more: int) -> int:
+        return a + b + sum(more)
+
+    @app.job("context.thread")
+    def context_thread(job: JobContext, a: float) -> list[Any]:
+        job.progress(1, total=2)
+        return [job.id == current_job().id, a, job.attempt]
+
+    @app.job("ends.thread", retry=1)
+    def ends_thread(how: str) -> Any:
+        if how == "stop iteration":
+            raise StopIteration
+        try:
+            ends.function(how).send(None)
+        except StopIteration as returned:
+            return returned.value
+
     @app.job("another.type", retry=1)
     async def another_type() -> int:
         return "no number"  # type: ignore[return-value]
 
+    sums: list[list[Any]] = [[1], [1, 2], [1, 2, 3], [], ["a"], [1.0], [None]]
+    ways = ("", "large", "no JSON", "discard", "wait", "cancelled", "exit", "later")
     return {
-        "add": [[1], [1, 2], [1, 2, 3], [], ["a"], [1.0], [None]],
+        "add": sums,
+        "add.thread": sums,
         "with.default": [[1], [1, 2], [1, None], [1, 2, 3], [], ["a"]],
         "named": [[1], [1, {"b": "c"}], [{"b": "c"}, {}], [1, 2]],
         "context": [[1], [1e300], ["1"]],
-        "ends": [[how] for how in ("", "large", "no JSON", "discard", "wait", "cancelled", "exit", "later", "pause")],
+        "context.thread": [[1], [1e300], ["1"]],
+        "ends": [[how] for how in (*ways, "pause")],
+        "ends.thread": [[how] for how in (*ways, "stop iteration")],
         "another.type": [[]],
     }
 

@@ -121,8 +121,8 @@ class JobType(Generic[P, R]):
 
     @property
     def is_direct(self) -> bool:
-        """Whether it has nothing around its function: a worker awaits it with the arguments, and that is all."""
-        return self.is_async and self.needs is None and self.keep_logs is None
+        """Whether it has nothing around its function: a worker calls it with the arguments, and that is all."""
+        return self.needs is None and self.keep_logs is None and not self.process
 
     def _not_json(self, args: Sequence[Any], error: TypeError) -> TypeError:
         """Return the error for arguments that JSON cannot hold; it names the first of them."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
-import contextvars
 import json
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,8 +24,8 @@ from ojster.handlers.flow_keeping import KeptFlows
 from ojster.handlers.job_type import JobType
 from ojster.handlers.kept_logs import LogReports
 from ojster.handlers.outcomes import MAX_RESULT_BYTES, Released, Reported
-from ojster.handlers.provision import Provision, Threads, provided, threads_for, use_threads
-from ojster.handlers.raised import Raised, caught, value_of
+from ojster.handlers.provision import Provision, Threads, provided, use_threads
+from ojster.handlers.raised import Raised, value_of
 from ojster.handlers.register import HandlerRegister
 from ojster.jobs.code import CODE_TYPE
 from ojster.jobs.failure import Failure
@@ -37,6 +35,7 @@ from ojster.worker.children import ChildPool
 from ojster.worker.code import CodeRunner
 from ojster.worker.crash_isolation import CrashIsolation
 from ojster.worker.failures import failure_of
+from ojster.worker.job_threads import JobThreads, ThreadCall
 from ojster.worker.loop_watch import LoopWatch
 
 log = logging.getLogger(__name__)
@@ -99,7 +98,7 @@ class Executor:
         self._kept_flows = KeptFlows()
         self._app = app
         self._code = code
-        self._threads = threads_for(threads, "ojster-job")
+        self._threads = JobThreads(threads)
         self._openers = Threads(threads)
         self._later: set[asyncio.Task[None]] = set()
         """Tasks that clean up after threads that still run although their jobs have ended."""
@@ -262,7 +261,7 @@ class Executor:
         return encoded
 
     def _call(self, context: JobContext) -> Awaitable[Any]:
-        """Call the handler of a job, and return what to await for its result: its coroutine, if nothing is around it.
+        """Call the handler of a job, and return what to await for its result: just that, if nothing is around it.
 
         The short way for these is ``_call_with_all`` without what they have not.
         """
@@ -276,7 +275,11 @@ class Executor:
         values = handler.types.read(job.envelope)
         if values is None:
             return self._call_with_all(handler, context)
-        result: Awaitable[Any] = handler.function(*((context,) if handler.takes_context else ()), *values)
+        if handler.takes_context:
+            values = (context, *values)
+        if not handler.is_async:
+            return self._call_in_thread(context, partial(handler.function, *values))
+        result: Awaitable[Any] = handler.function(*values)
         return result
 
     async def _call_with_all(self, handler: JobType[Any, Any] | None, context: JobContext) -> Any:
@@ -339,21 +342,20 @@ class Executor:
         await provision.close()
         return result
 
-    async def _call_in_thread(self, context: JobContext, call: Callable[[], Any]) -> Any:
-        layers = self._app.thread_middleware
-        run = contextvars.copy_context().run
-        through = partial(middleware.through_thread_middleware, layers, context.job, call)
-        future = self._threads.submit(run, caught, through)
+    async def _call_in_thread(self, context: JobContext, function: Callable[[], Any]) -> Any:
+        if layers := self._app.thread_middleware:
+            function = partial(middleware.through_thread_middleware, layers, context.job, function)
+        call = self._threads.submit(function)
         try:
-            outcome = await asyncio.wrap_future(future)
+            outcome = await call.ended
         except asyncio.CancelledError:  # of this attempt: one that the handler raises comes as a value
             context.stop()
-            if future.cancel() or not await self._ends_in_time(future, context):
+            if self._threads.cancel(call) or not await self._ends_in_time(call, context):
                 raise
-            outcome = future.result()
+            outcome = call.ended.result()
         return value_of(outcome)
 
-    async def _ends_in_time(self, future: concurrent.futures.Future[Any], context: JobContext) -> bool:
+    async def _ends_in_time(self, call: ThreadCall, context: JobContext) -> bool:
         """Give a thread that was stopped at its timeout the time to clean up; return whether it ends with an outcome.
 
         Spec: ojs-timeouts 7.2
@@ -361,40 +363,36 @@ class Executor:
         limit = context.time_limit
         is_late = limit is not None and limit.expired() and not context.is_given_up
         grace = grace_period(context.job) if is_late else 0
+        ended = call.wait_again()
         try:
             if grace:
-                await asyncio.wait((asyncio.wrap_future(future),), timeout=grace)
-            return grace > 0 and future.done()
+                await asyncio.wait((ended,), timeout=grace)
+            return grace > 0 and ended.done()
         finally:
-            if not future.done():
-                self._abandon(future, context)
+            if not ended.done():
+                self._abandon(ended, context)
 
-    def _abandon(self, future: concurrent.futures.Future[Any], context: JobContext) -> None:
+    def _abandon(self, ended: asyncio.Future[Any], context: JobContext) -> None:
         """Count a thread that still runs although its job has ended. It occupies a slot until it ends."""
         self.abandoned += 1
-        loop = asyncio.get_running_loop()
         thread_ended = context.thread_ended = asyncio.Event()
 
-        def ended() -> None:
+        def end(_: object) -> None:
             self.abandoned -= 1
-            context.late_success = self._late_success(context, future)
+            context.late_success = self._late_success(context, ended.result())
             self._runs.discard(context.job.id)
             thread_ended.set()
             self._on_room()
 
-        def report(_: object) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the worker is gone
-                loop.call_soon_threadsafe(ended)
+        ended.add_done_callback(end)
 
-        future.add_done_callback(report)
-
-    def _late_success(self, context: JobContext, future: concurrent.futures.Future[Any]) -> Acknowledgement | None:
+    def _late_success(self, context: JobContext, outcome: Any | Raised) -> Acknowledgement | None:
         """Return the report that a stopped thread has succeeded; ``None``: it has not, or nobody can tell.
 
         A handler that has seen that it should stop may have returned early. Middleware and dependencies around it have
         seen the attempt fail, and may have undone it.
         """
-        job, outcome = context.job, future.result()
+        job = context.job
         handler = self._app.handlers[job.type]
         is_unclear = context.has_seen_stop or handler.needs is not None or bool(self._app.execution_middleware)
         if isinstance(outcome, Raised) or is_unclear:
@@ -414,7 +412,7 @@ class Executor:
         """Shut down the threads without waiting for those that still run."""
         self.watch.stop()
         self._kept_flows.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
         self._openers.shut_down()
 
 

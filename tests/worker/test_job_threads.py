@@ -1,0 +1,232 @@
+"""The threads of plain functions: no call waits behind a slow one, short ones share a thread, and none is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+
+from ojster.handlers.raised import Raised
+from ojster.worker import job_threads
+from ojster.worker.job_threads import JobThreads
+from tests.waiting import PATIENCE
+
+pytestmark = pytest.mark.anyio
+
+place: ContextVar[str] = ContextVar("place")
+
+
+@contextmanager
+def threads_at_most(most: int) -> Iterator[JobThreads]:
+    threads = JobThreads(most)
+    try:
+        yield threads
+    finally:
+        threads.close()
+
+
+class ThreadsByHand(Executor):
+    """Keeps what it should run until the test runs it."""
+
+    def __init__(self) -> None:
+        self.kept: list[Callable[[], Any]] = []
+        self.submitted = 0
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Keep a function."""
+        self.submitted += 1
+        self.kept.append(fn)
+        return Future()
+
+
+@pytest.mark.parametrize("most", [1, 2, 50])
+async def test_as_many_blocking_calls_run_at_once_as_there_are_threads(most: int) -> None:
+    together = threading.Barrier(most)
+    with threads_at_most(most) as threads:
+        calls = [threads.submit(lambda: together.wait(PATIENCE)) for _ in range(most * 4)]
+        async with asyncio.timeout(PATIENCE):
+            places = Counter([await call.ended for call in calls])
+    assert places == dict.fromkeys(range(most), 4)
+
+
+async def test_short_calls_end_while_those_before_them_block() -> None:
+    may_end = threading.Event()
+    with threads_at_most(4) as threads:
+        try:
+            blocked = [threads.submit(lambda: may_end.wait(PATIENCE)) for _ in range(3)]
+            async with asyncio.timeout(PATIENCE):
+                for _ in range(20):
+                    short = [threads.submit(lambda: 7) for _ in range(5)]
+                    assert [await call.ended for call in short] == [7] * 5
+            assert not any(call.ended.done() for call in blocked)
+        finally:
+            may_end.set()
+        async with asyncio.timeout(PATIENCE):
+            assert [await call.ended for call in blocked] == [True] * 3
+
+
+async def test_short_calls_of_one_turn_share_a_thread_and_wake_the_loop_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    by_hand = ThreadsByHand()
+    monkeypatch.setattr(job_threads, "threads_for", lambda most, prefix: by_hand)
+    threads = JobThreads(50)
+    woken: list[Callable[[], Any]] = []
+    calls = [threads.submit(lambda number=number: number) for number in range(50)]  # type: ignore[misc]
+    assert by_hand.submitted == 1
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_soon_threadsafe", woken.append)
+    by_hand.kept.pop(0)()
+    assert by_hand.submitted == 2, "the second thread is there before the first call runs, and no third"
+    by_hand.kept.pop(0)()
+    assert by_hand.submitted == 2
+    assert len(woken) == 1
+    assert not any(call.ended.done() for call in calls)
+    woken[0]()
+    assert [call.ended.result() for call in calls] == list(range(50))
+
+
+async def test_whoever_takes_a_call_and_leaves_others_has_sent_the_next_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    by_hand = ThreadsByHand()
+    monkeypatch.setattr(job_threads, "threads_for", lambda most, prefix: by_hand)
+    threads = JobThreads(50)
+    order: list[str] = []
+
+    def slow() -> None:
+        order.append("slow begins")
+        by_hand.kept.pop(0)()  # the next thread runs as long as this one is blocked
+        order.append("slow ends")
+
+    for call in (slow, lambda: order.append("short"), slow, lambda: order.append("last")):
+        threads.submit(call)
+    by_hand.kept.pop(0)()
+    assert order == ["slow begins", "short", "slow begins", "last", "slow ends", "slow ends"]
+
+
+async def test_a_call_that_has_not_begun_can_be_cancelled_and_never_runs() -> None:
+    begun, may_end = threading.Event(), threading.Event()
+    ran: list[str] = []
+
+    def first() -> str:
+        begun.set()
+        may_end.wait(PATIENCE)
+        return "first"
+
+    with threads_at_most(1) as threads:
+        running = threads.submit(first)
+        waiting = [threads.submit(lambda: ran.append("cancelled")), threads.submit(lambda: ran.append("last"))]
+        await asyncio.to_thread(begun.wait, PATIENCE)
+        assert threads.cancel(waiting[0])
+        assert not threads.cancel(waiting[0])
+        assert not threads.cancel(running)
+        may_end.set()
+        async with asyncio.timeout(PATIENCE):
+            assert await running.ended == "first"
+            await waiting[1].ended
+        assert not threads.cancel(waiting[1])
+    assert ran == ["last"]
+
+
+@pytest.mark.parametrize("is_told", [False, True])
+async def test_a_call_that_nobody_waits_for_any_more_still_has_an_outcome(is_told: bool) -> None:
+    returns = threading.Event()
+
+    def work() -> str:
+        returns.set()
+        return "late"
+
+    with threads_at_most(1) as threads:
+        call = threads.submit(work)
+        call.ended.cancel()
+        if is_told:  # the event loop learns of it before somebody asks again
+            returns.wait(PATIENCE)
+            async with asyncio.timeout(PATIENCE):
+                await threads.submit(lambda: None).ended
+        async with asyncio.timeout(PATIENCE):
+            assert await call.wait_again() == "late"
+
+
+@pytest.mark.parametrize("kind", [ValueError, StopIteration, asyncio.CancelledError, SystemExit, KeyboardInterrupt])
+async def test_whatever_a_call_raises_is_its_outcome_and_the_thread_goes_on(kind: type[BaseException]) -> None:
+    def fails() -> None:
+        raise kind
+
+    with threads_at_most(1) as threads:
+        calls = [threads.submit(fails), threads.submit(lambda: "next")]
+        async with asyncio.timeout(PATIENCE):
+            outcome = await calls[0].ended
+            assert await calls[1].ended == "next"
+    assert isinstance(outcome, Raised)
+    assert type(outcome.error) is kind
+
+
+async def test_each_call_has_a_copy_of_the_context_in_which_it_was_made() -> None:
+    def change() -> str:
+        before = place.get()
+        place.set("changed")
+        return before
+
+    with threads_at_most(1) as threads:
+        calls = []
+        for name in ("first", "second"):
+            place.set(name)
+            calls.append(threads.submit(change))
+        async with asyncio.timeout(PATIENCE):
+            assert [await call.ended for call in calls] == ["first", "second"]
+    assert place.get() == "second"
+
+
+async def test_a_running_call_outlives_the_end_of_the_threads_and_what_waits_never_begins() -> None:
+    begun, may_end = threading.Event(), threading.Event()
+    ran: list[int] = []
+
+    def first() -> str:
+        begun.set()
+        may_end.wait(PATIENCE)
+        return "first"
+
+    with threads_at_most(1) as threads:
+        running = threads.submit(first)
+        threads.submit(lambda: ran.append(1))
+        await asyncio.to_thread(begun.wait, PATIENCE)
+    with pytest.raises(RuntimeError, match="shutdown"):
+        threads.submit(lambda: ran.append(2))
+    may_end.set()
+    async with asyncio.timeout(PATIENCE):
+        assert await running.ended == "first"
+    assert ran == []
+
+
+async def test_each_of_many_calls_runs_once_or_was_cancelled() -> None:
+    rounds, choose = 40, random.Random(58)
+    ran: list[int] = []
+    with threads_at_most(6) as threads:
+        for first in range(0, rounds * 25, 25):
+            pause = threading.Event()
+
+            def work(number: int, pause: threading.Event | None) -> int:
+                if pause is not None:
+                    pause.wait(PATIENCE)
+                ran.append(number)
+                return number
+
+            slow = set(choose.sample(range(first, first + 25), choose.randrange(6)))
+            calls = {
+                number: threads.submit(lambda number=number, held=pause if number in slow else None: work(number, held))  # type: ignore[misc]
+                for number in range(first, first + 25)
+            }
+            await asyncio.sleep(0)
+            cancelled = {number for number in calls if choose.random() < 0.3 and threads.cancel(calls[number])}
+            async with asyncio.timeout(PATIENCE):
+                for number in calls.keys() - cancelled - slow:
+                    assert await calls[number].ended == number
+                pause.set()
+                for number in slow - cancelled:
+                    assert await calls[number].ended == number
+            assert sorted(ran) == sorted(calls.keys() - cancelled)
+            ran.clear()
