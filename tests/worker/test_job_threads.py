@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from ojster.handlers.raised import Raised
-from ojster.worker import job_threads
 from ojster.worker.job_threads import JobThreads
 from tests.waiting import PATIENCE
 
@@ -31,20 +30,6 @@ def threads_at_most(most: int) -> Iterator[JobThreads]:
         yield threads
     finally:
         threads.close()
-
-
-class ThreadsByHand(Executor):
-    """Keeps what it should run until the test runs it."""
-
-    def __init__(self) -> None:
-        self.kept: list[Callable[[], Any]] = []
-        self.submitted = 0
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Keep a function."""
-        self.submitted += 1
-        self.kept.append(fn)
-        return Future()
 
 
 @pytest.mark.parametrize("most", [1, 2, 50])
@@ -73,39 +58,81 @@ async def test_short_calls_end_while_those_before_them_block() -> None:
             assert [await call.ended for call in blocked] == [True] * 3
 
 
-async def test_short_calls_of_one_turn_share_a_thread_and_wake_the_loop_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    by_hand = ThreadsByHand()
-    monkeypatch.setattr(job_threads, "threads_for", lambda most, prefix: by_hand)
-    threads = JobThreads(50)
+async def test_calls_that_end_in_one_turn_of_the_loop_wake_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
     woken: list[Callable[[], Any]] = []
-    calls = [threads.submit(lambda number=number: number) for number in range(50)]  # type: ignore[misc]
-    assert by_hand.submitted == 1
-    monkeypatch.setattr(asyncio.get_running_loop(), "call_soon_threadsafe", woken.append)
-    by_hand.kept.pop(0)()
-    assert by_hand.submitted == 2, "the second thread is there before the first call runs, and no third"
-    by_hand.kept.pop(0)()
-    assert by_hand.submitted == 2
-    assert len(woken) == 1
-    assert not any(call.ended.done() for call in calls)
-    woken[0]()
-    assert [call.ended.result() for call in calls] == list(range(50))
+    done = threading.Event()
+    with threads_at_most(1) as threads:
+        monkeypatch.setattr(asyncio.get_running_loop(), "call_soon_threadsafe", woken.append)
+        calls = [threads.submit(lambda number=number: number) for number in range(50)]  # type: ignore[misc]
+        threads.submit(done.set)
+        assert done.wait(PATIENCE), "the event loop does nothing meanwhile"
+        monkeypatch.undo()
+        assert len(woken) == 1
+        assert not any(call.ended.done() for call in calls)
+        woken[0]()
+        assert [call.ended.result() for call in calls] == list(range(50))
 
 
-async def test_whoever_takes_a_call_and_leaves_others_has_sent_the_next_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    by_hand = ThreadsByHand()
-    monkeypatch.setattr(job_threads, "threads_for", lambda most, prefix: by_hand)
-    threads = JobThreads(50)
-    order: list[str] = []
+async def test_a_worker_whose_system_has_no_more_threads_makes_do_with_those_that_it_has(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+    start = threading.Thread.start
 
-    def slow() -> None:
-        order.append("slow begins")
-        by_hand.kept.pop(0)()  # the next thread runs as long as this one is blocked
-        order.append("slow ends")
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
 
-    for call in (slow, lambda: order.append("short"), slow, lambda: order.append("last")):
-        threads.submit(call)
-    by_hand.kept.pop(0)()
-    assert order == ["slow begins", "short", "slow begins", "last", "slow ends", "slow ends"]
+    def first() -> str:
+        begun.set()
+        may_end.wait(PATIENCE)
+        return "first"
+
+    with threads_at_most(5) as threads:
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="No thread can be started"):
+            threads.submit(lambda: None)
+        monkeypatch.setattr(threading.Thread, "start", start)
+        calls = [threads.submit(first)]
+        begun.wait(PATIENCE)
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        calls += [threads.submit(lambda: "second"), threads.submit(lambda: "third")]
+        monkeypatch.undo()
+        may_end.set()
+        async with asyncio.timeout(PATIENCE):
+            assert [await call.ended for call in calls] == ["first", "second", "third"]
+    assert "cannot start another thread" in caplog.text
+
+
+LEAVES = """
+import asyncio, threading
+from ojster.worker.job_threads import JobThreads
+
+begun = threading.Event()
+
+def outlasts_the_main_thread():
+    begun.set()
+    threading.main_thread().join()
+    print("ended")
+
+async def main():
+    threads = JobThreads(2)
+    together = threading.Barrier(2)
+    for call in [threads.submit(together.wait) for _ in range(2)]:
+        await call.ended
+    threads.submit(outlasts_the_main_thread)
+    begun.wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_the_interpreter_waits_for_functions_that_run_and_not_for_idle_threads() -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", LEAVES, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    async with asyncio.timeout(PATIENCE):
+        said, _ = await process.communicate()
+    assert (said, process.returncode) == (b"ended\n", 0)
 
 
 async def test_a_call_that_has_not_begun_can_be_cancelled_and_never_runs() -> None:
@@ -194,7 +221,7 @@ async def test_a_running_call_outlives_the_end_of_the_threads_and_what_waits_nev
         running = threads.submit(first)
         threads.submit(lambda: ran.append(1))
         await asyncio.to_thread(begun.wait, PATIENCE)
-    with pytest.raises(RuntimeError, match="shutdown"):
+    with pytest.raises(RuntimeError, match="closed"):
         threads.submit(lambda: ran.append(2))
     may_end.set()
     async with asyncio.timeout(PATIENCE):

@@ -9,14 +9,21 @@ waits, and finds an empty queue if all were short. As soon as a call blocks, the
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import contextvars
+import logging
+import os
+import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
+from weakref import WeakSet
 
-from ojster.handlers.provision import calling_thread, threads_for
+from ojster.handlers.provision import calling_thread
 from ojster.handlers.raised import Raised, caught
+
+log = logging.getLogger(__name__)
 
 
 class ThreadCall:
@@ -58,6 +65,8 @@ class ThreadCall:
 class JobThreads:
     """Runs plain functions for the running event loop, each in the first thread that is free.
 
+    The interpreter does not end before the functions that run.
+
     Parameters
     ----------
     most:
@@ -66,14 +75,19 @@ class JobThreads:
 
     def __init__(self, most: int) -> None:
         self._loop = asyncio.get_running_loop()
-        self._threads = threads_for(most, "ojster-job")
-        self._is_callers = calling_thread.get(None) is not None
+        self._most = most
+        self._caller = calling_thread.get(None)
+        self._lock = threading.Lock()
+        """Guards what follows."""
         self._calls = deque[ThreadCall]()
+        self._threads: list[threading.Thread] = []
+        self._asleep: list[threading.Lock] = []
+        """What wakes each thread that sleeps; who was awake last is woken first."""
         self._has_scout = False
-        """Whether a thread will look into the queue. False is written before a look, and read after calls are added."""
-        self._ended = deque[ThreadCall]()
-        self._has_told = False
-        """Whether the loop will look at the ended calls. False is written before it does, and read after one ends."""
+        self._is_closed = False
+        self._ended: list[ThreadCall] = []
+        """Calls that have ended, until the loop looks at them, which it is asked for when the first comes."""
+        _all.add(self)
 
     def submit(self, function: Callable[[], Any]) -> ThreadCall:
         """Call a function in a thread.
@@ -81,66 +95,118 @@ class JobThreads:
         Raises
         ------
         RuntimeError
-            The threads are shut down.
+            The threads are closed, or none can be started.
         """
         call = ThreadCall(function, self._loop)
-        self._calls.append(call)
-        if not self._has_scout:
-            try:
-                self._send_scout()
-            except RuntimeError:
-                self.cancel(call)
-                raise
+        with self._lock:
+            if self._is_closed:
+                raise RuntimeError("The threads of this worker are closed.")
+            self._calls.append(call)
+            if self._caller is None and not self._has_scout and not self._send_scout() and not self._threads:
+                self._calls.pop()
+                raise RuntimeError("No thread can be started for a plain function.")
+        if self._caller is not None:
+            self._caller.submit(self._run_next)
         return call
 
     def cancel(self, call: ThreadCall) -> bool:
         """Drop a call; return whether its function has not begun, and never will."""
-        try:
-            self._calls.remove(call)
-        except ValueError:
-            return False
-        return True
+        with self._lock:
+            try:
+                self._calls.remove(call)
+            except ValueError:
+                return False
+            return True
 
     def close(self) -> None:
-        """Shut down the threads without waiting for those that still run."""
-        self._calls.clear()
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        self._has_scout = False  # it was dropped
+        """Let the threads end without waiting for those that still run; drop the calls that have not begun."""
+        with self._lock:
+            self._is_closed = True
+            self._calls.clear()
+            while self._asleep:
+                self._asleep.pop().release()
 
-    def _send_scout(self) -> None:
-        self._has_scout = True
-        try:
-            self._threads.submit(self._work)
-        except RuntimeError:
-            self._has_scout = False
-            raise
+    def join(self) -> None:
+        """Wait for all threads, after ``close``."""
+        for thread in self._threads:
+            thread.join()
 
-    def _work(self) -> Any | Raised:
-        """Run the calls of the queue, in a thread.
-
-        The thread of a caller runs one, and learns its outcome: what the caller waits for may be over after it.
-        """
-        self._has_scout = False
-        outcome: Any = None
-        while self._calls:
+    def _send_scout(self) -> bool:
+        """Wake or start a thread; return whether there was one. Those that are awake look into the queue anyway."""
+        if self._asleep:
+            self._asleep.pop().release()
+            self._has_scout = True
+        elif len(self._threads) < self._most:
+            thread = threading.Thread(target=self._run, name=f"ojster-job_{len(self._threads)}", daemon=True)
             try:
-                call = self._calls.popleft()
-            except IndexError:  # another thread has taken the last one
-                break
-            if self._calls and not self._has_scout:
-                with contextlib.suppress(RuntimeError):  # the worker ends, and has cancelled all that have not begun
-                    self._send_scout()
-            outcome = call.run()
+                thread.start()
+            except RuntimeError as error:  # the system has no more, or the interpreter ends
+                log.warning("cannot start another thread for plain functions: %s", error)
+                return False
+            self._threads.append(thread)
+            self._has_scout = True
+        return self._has_scout
+
+    def _run(self) -> None:
+        """Run the calls of the queue, and sleep while there are none."""
+        woken = threading.Lock()
+        woken.acquire()
+        is_scout = True
+        while True:
+            call: ThreadCall | None = None
+            with self._lock:
+                if is_scout:
+                    self._has_scout = is_scout = False
+                if self._calls:
+                    call = self._calls.popleft()
+                    if self._calls and not self._has_scout:
+                        self._send_scout()
+                elif self._is_closed:
+                    return
+                else:
+                    self._asleep.append(woken)
+            if call is not None:
+                self._finish(call)
+            else:
+                woken.acquire()
+                is_scout = True
+
+    def _run_next(self) -> Any | Raised:
+        """Run one call in the thread of a caller, which learns its outcome: what it waits for may be over then."""
+        with self._lock:
+            if not self._calls:  # it was cancelled
+                return None
+            call = self._calls.popleft()
+        return self._finish(call)
+
+    def _finish(self, call: ThreadCall) -> Any | Raised:
+        outcome = call.run()
+        with self._lock:
             self._ended.append(call)
-            if not self._has_told:
-                self._has_told = True
-                with contextlib.suppress(RuntimeError):  # the loop is closed: the worker is gone
-                    self._loop.call_soon_threadsafe(self._tell)
-            if self._is_callers:
-                return outcome
-        return None
+            is_first = len(self._ended) == 1
+        if is_first:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the worker is gone
+                self._loop.call_soon_threadsafe(self._tell)
+        return outcome
 
     def _tell(self) -> None:
-        self._has_told = False
-        while self._ended:
-            self._ended.popleft().end()
+        with self._lock:
+            ended, self._ended = self._ended, []
+        for call in ended:
+            call.end()
+
+
+_all: Final = WeakSet[JobThreads]()
+
+
+@atexit.register
+def _wait_for_all() -> None:
+    """Let functions that still run end: the threads would not keep the interpreter, which idle ones must not do."""
+    for threads in list(_all):
+        threads.close()
+    for threads in list(_all):
+        threads.join()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_all.clear)  # a child has no threads of its parent
