@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import Sequence
 
 import pytest
@@ -12,6 +13,7 @@ from ojster.core.errors import BackendError, BackendUnavailable
 from ojster.storage.database import Database
 from ojster.storage.inbox import Inbox
 from ojster.storage.transaction import Transaction
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -50,6 +52,20 @@ async def test_a_call_that_fails_does_not_spoil_its_neighbours(
 
     assert await database.read(names_of, None) == ["good1", "good2"]
     assert "bad1 is bad" in caplog.text
+
+
+async def test_nothing_of_a_call_is_kept_after_its_answer(database: Database) -> None:
+    class Argument:
+        pass
+
+    def answer(tx: Transaction, arguments: Sequence[Argument]) -> list[None]:
+        return [None for _ in arguments]
+
+    argument = Argument()
+    kept = weakref.ref(argument)
+    await database.run(answer, argument)
+    del argument
+    until(lambda: kept() is None)
 
 
 def test_few_jobs_pass_many() -> None:

@@ -234,6 +234,7 @@ class Dispatcher:
             except Exception:
                 log.exception("unexpected error in a database thread; the thread continues")
             finally:
+                del items  # a large call would keep its results until the next one, which would wait while they go
                 self._inbox.finish()
 
     def _run_items(self, transaction: OpenTransaction, items: list[_Item]) -> None:
