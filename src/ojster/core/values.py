@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
@@ -12,7 +12,7 @@ import msgspec
 
 from ojster.core.durations import LONGEST_SECONDS
 from ojster.core.errors import InvalidRequest
-from ojster.core.json_objects import MAX_VALUE_DEPTH, check_depth, too_deep
+from ojster.core.json_objects import MAX_VALUE_DEPTH, check_depth, opening_brackets, raw_list, too_deep
 from ojster.core.timestamps import format_timestamp
 
 Seconds = float | timedelta
@@ -124,6 +124,23 @@ def to_json(value: Any, deepest: int = MAX_VALUE_DEPTH) -> bytes:
     if b"null" in encoded and _has_non_finite_number(value):
         raise TypeError("NaN and infinity are not valid JSON")
     return encoded
+
+
+def each_to_json(values: Sequence[Sequence[Any]]) -> list[bytes] | None:
+    """Return what ``to_json`` returns for each of many lists, in a third of the time; ``None``: ask that.
+
+    They are encoded as one list, and divided again.
+    """
+    try:
+        encoded = _encode(values)
+        each = [bytes(raw) for raw in raw_list(encoded)]
+    except Exception:  # ``to_json`` raises it again, for the value that it is about
+        return None
+    if len(each) != len(values) or (b"null" in encoded and _has_non_finite_number(values)):
+        return None
+    longest = max(map(len, each), default=0)
+    may_be_deep = longest > 2 * MAX_VALUE_DEPTH and any(opening_brackets(raw) > MAX_VALUE_DEPTH for raw in each)
+    return None if may_be_deep else each
 
 
 def _has_non_finite_number(value: Any) -> bool:

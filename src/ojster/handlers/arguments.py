@@ -183,6 +183,12 @@ class HandlerTypes:
         except TypeError:  # msgspec knows no way, such as for a union of two dataclasses
             return result
 
+    def check_each(self, encoded: Sequence[bytes], args: Sequence[Sequence[Any]]) -> None:
+        """Check the arguments of many jobs. See ``check``."""
+        if not self._is_plain:
+            for raw, values in zip(encoded, args, strict=True):
+                self.check(raw, len(values))
+
     def check_result(self, result: Any, encoded: bytes) -> None:
         """Check the result of the handler, which ``convert_result`` is to convert for callers.
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from ojster.handlers.context import JobContext
 from ojster.handlers.job_options import JobOptions
-from ojster.handlers.named_arguments import POSITIONAL, CallArguments, NamedParameters
+from ojster.handlers.named_arguments import POSITIONAL, Call, CallArguments, NamedParameters, arguments_of_call
+
+_NONE: Final[Mapping[str, Any]] = {}
 
 
 def check_handler(type: str, function: Callable[..., Any]) -> None:
@@ -112,6 +114,13 @@ class HandlerSignature:
             return self.named.joined(CallArguments(bound.args[int(self.takes_context) :], named))
         except TypeError as error:
             raise TypeError(f"{self._type}: {error}. The job is {self}.") from None
+
+    def of_calls(self, calls: Iterable[Call]) -> list[Sequence[Any]]:
+        """Return the arguments of each of many jobs. See ``arguments``."""
+        return [
+            self.arguments(call, _NONE) if type(call) is tuple else list(self.arguments(*arguments_of_call(call)))
+            for call in calls
+        ]
 
     def _named(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the named ones of bound arguments, without defaults, which may change, and need not be JSON."""

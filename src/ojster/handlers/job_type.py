@@ -27,7 +27,7 @@ import msgspec
 from ojster.agents import attributes
 from ojster.core.json_objects import Members
 from ojster.core.references import may_hold_references
-from ojster.core.values import to_json
+from ojster.core.values import each_to_json, to_json
 from ojster.fleet import ml_resources
 from ojster.handlers import tracing
 from ojster.handlers.arguments import HandlerTypes
@@ -39,6 +39,7 @@ from ojster.handlers.job_handle import HandleOwner, JobHandle, T_co
 from ojster.handlers.job_options import JobOptions, JobOptionsDict, with_changes
 from ojster.handlers.named_arguments import Call, arguments_of_call
 from ojster.jobs.job_logs import LogLevel
+from ojster.jobs.models import AlikeRequests
 from ojster.jobs.names import DEFAULT_QUEUE
 from ojster.jobs.options_wire import read_options
 from ojster.jobs.versions import HandledVersions
@@ -46,9 +47,8 @@ from ojster.workflows.declaration import Step
 
 P = ParamSpec("P")
 
-R = TypeVar("R")
-
 Q = ParamSpec("Q")
+R = TypeVar("R")
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -181,9 +181,8 @@ class JobType(Generic[P, R]):
         InvalidRequest
             An option is malformed.
         """
-        changed = with_changes(self.options, options)
         copied = copy.copy(self)
-        copied._set_options(changed)
+        copied._set_options(with_changes(self.options, options))
         return copied
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
@@ -312,8 +311,7 @@ class JobType(Generic[P, R]):
         Step
             The step.
         """
-        request = self.request(args, kwargs)
-        members = {name: value for name, value in request.items() if bytes(value) != b"{}"}
+        members = {name: value for name, value in self.request(args, kwargs).items() if bytes(value) != b"{}"}
         return Step(members | {"type": self.type}, self.types.convert_result)
 
     def enqueue_in(self, connection: Any, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
@@ -419,16 +417,19 @@ class JobType(Generic[P, R]):
         """
         return self._request(args, kwargs, self._members_beside(carried))
 
-    def _requests(self, calls: Iterable[Call], carried: Mapping[str, str]) -> list[Members]:
+    def _requests(self, calls: Sequence[Call], carried: Mapping[str, str]) -> Sequence[Members]:
         """Return the enqueue requests of calls; what they have in common is made once."""
         members = self._members_beside(carried)
-        return [self._request(args, kwargs, members) for args, kwargs in map(arguments_of_call, calls)]
+        args = self._arguments.of_calls(calls)
+        if self.app.codecs or (encoded := each_to_json(args)) is None:
+            return [self._request(*arguments_of_call(call), members) for call in calls]
+        self.types.check_each(encoded, args)
+        return AlikeRequests(members, encoded)
 
     def _members_beside(self, carried: Mapping[str, str] | None) -> Members:
         """Return the members of a request beside its arguments."""
-        if not carried:
-            return self._common_members
-        return self._common_members | {"meta": msgspec.Raw(_encode({**carried, **(self.options.meta or {})}))}
+        common = self._common_members
+        return common | {"meta": msgspec.Raw(_encode({**carried, **(self.options.meta or {})}))} if carried else common
 
     def _request(self, args: Sequence[Any], kwargs: Mapping[str, Any], members: Members) -> Members:
         encoded = self.encoded_args(args, kwargs)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from copy import copy
-from typing import Final
+from typing import Final, overload
 
 import msgspec
 from msgspec.structs import replace
@@ -132,6 +132,36 @@ class Model:
         self._parts = (before_id, after_id, after_args, after_others)
         self._plain_brackets = MAX_JOB_DEPTH - sum(map(opening_brackets, self._parts))
         return self._parts
+
+
+class AlikeRequests(Sequence[Members]):
+    """Requests that differ in their arguments alone, which is known without a look at each.
+
+    Parameters
+    ----------
+    common:
+        What they have in common.
+    args:
+        The arguments of each: JSON arrays.
+    """
+
+    def __init__(self, common: Members, args: Sequence[bytes]) -> None:
+        self.args = args
+        self._common = common
+
+    def __len__(self) -> int:
+        return len(self.args)
+
+    @overload
+    def __getitem__(self, place: int) -> Members: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> AlikeRequests: ...
+
+    def __getitem__(self, place: int | slice) -> Members | AlikeRequests:
+        if isinstance(place, slice):
+            return AlikeRequests(self._common, self.args[place])
+        return {**self._common, "args": msgspec.Raw(self.args[place])}
 
 
 class Models:
