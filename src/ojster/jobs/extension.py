@@ -95,7 +95,10 @@ class Extension:
         """Check what the reactions of a new job refer to, or raise its refusal; called for jobs with reactions."""
 
     def refuse_push(self, tx: Transaction, groups: Sequence[Group]) -> Sequence[OjsterError | None]:
-        """Return for each group of jobs why it must not be pushed, or ``None``."""
+        """Return for each group of jobs why it must not be pushed, or ``None``.
+
+        A group of copies (``jobs/models.py``) has the first job as often as there are jobs.
+        """
         return [None for _ in groups]
 
     def announced(self, tx: Transaction, tenant: str) -> int:

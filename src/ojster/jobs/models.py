@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from copy import copy
+from itertools import islice
 from typing import Final, overload
 
 import msgspec
@@ -36,6 +37,9 @@ COPIES_PER_READ: Final = 5
 
 COPIES_PER_TURN: Final = COPIES_PER_READ * ITEMS_PER_TURN
 """Number of jobs made from a model after which other tasks of the event loop run."""
+
+FEWEST_COPIES: Final = 200
+"""Number of alike requests from which on their jobs are made while the database inserts."""
 
 Shape = tuple[str, int, bytes, bytes, bytes]
 """What plain requests have in common: the tenant, how many attributes of steps, and ``_COMMON``."""
@@ -95,10 +99,24 @@ class Model:
 
     def with_others(self, args: bytes, others: bytes) -> NewJob:
         """Return a job with these arguments, and these attributes of steps: each with a comma before it."""
+        id, envelope = self.id_and_envelope(args, others)
+        return replace(self._job, id=id, envelope=envelope)
+
+    def id_and_envelope(self, args: bytes, others: bytes = b"") -> tuple[str, bytes]:
+        """Return what a job with these arguments, and these attributes of steps, has for itself."""
         before_id, after_id, after_args, after_others = self._parts or self._divide()
         id = new_id()
-        envelope = b"".join((before_id, id.encode(), after_id, args, after_args, others, after_others))
-        return replace(self._job, id=id, envelope=envelope)
+        return id, b"".join((before_id, id.encode(), after_id, args, after_args, others, after_others))
+
+    def fits(self, args: Sequence[bytes], largest: int) -> bool:
+        """Return whether jobs with these arguments, all arrays, are certainly allowed, as ``copy`` checks each."""
+        room = largest - len(self._job.envelope) + len(self._request["args"])
+        if self._parts is None:
+            self._divide()
+        deepest = self._plain_brackets
+        longest = max(map(len, args))
+        is_shallow = longest <= 2 * deepest or all(opening_brackets(array) <= deepest for array in args)
+        return longest <= room and is_shallow and not any(MARK in array for array in args)
 
     def copy(self, members: Members, largest: int) -> NewJob | None:
         """Return the job of a request that differs in its arguments alone, and consume it; ``None``: read it.
@@ -162,6 +180,25 @@ class AlikeRequests(Sequence[Members]):
         if isinstance(place, slice):
             return AlikeRequests(self._common, self.args[place])
         return {**self._common, "args": msgspec.Raw(self.args[place])}
+
+
+class Copies(list[NewJob]):
+    """Jobs that differ from the first in their ids and arguments alone: a list of the first, again and again.
+
+    Each is checked already. Its id and its envelope are made in the transaction, while the database inserts those
+    before it. If the transaction runs again, so does that: a job has the id with which it was committed.
+    """
+
+    def __init__(self, first: NewJob, model: Model, args: Sequence[bytes]) -> None:
+        super().__init__([first] * len(args))
+        self._model = model
+        self._args = args
+
+    def made(self) -> Iterator[tuple[str, bytes]]:
+        """Make the id and the envelope of each job, one after another."""
+        yield self[0].id, self[0].envelope
+        for args in islice(self._args, 1, None):
+            yield self._model.id_and_envelope(args)
 
 
 class Models:

@@ -19,6 +19,9 @@ from ojster.jobs.middleware import EnqueueMiddleware, MiddlewareChain, through_m
 from ojster.jobs.models import (
     COPIES_PER_READ,
     COPIES_PER_TURN,
+    FEWEST_COPIES,
+    AlikeRequests,
+    Copies,
     Model,
     Models,
     are_plain,
@@ -74,6 +77,8 @@ class Preparation:
 
     async def jobs(self, requests: Iterable[Members]) -> list[NewJob]:
         """Return the jobs that requests describe. See ``job``."""
+        if isinstance(requests, AlikeRequests) and (copies := await self._copies(requests)) is not None:
+            return copies
         jobs: list[NewJob] = []
         left = COPIES_PER_TURN
         for members in requests:
@@ -87,6 +92,16 @@ class Preparation:
                 left = COPIES_PER_TURN
                 await asyncio.sleep(0)
         return jobs
+
+    async def _copies(self, requests: AlikeRequests) -> Copies | None:
+        """Return the jobs of many requests that are known to be alike; ``None``: look at each of them."""
+        if self._models is None or len(requests) < FEWEST_COPIES:
+            return None
+        first = await self.job(requests[0])
+        model = first.model if isinstance(first.model, Model) and not first.warnings else None
+        if model is None or not model.fits(requests.args, self._scope.database.settings.largest_job):
+            return None
+        return Copies(first, model, requests.args)
 
     async def job(self, members: Members) -> NewJob:
         """Run the enqueue middleware over a request, and return the job that it describes.

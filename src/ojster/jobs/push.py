@@ -6,7 +6,7 @@ Spec: ojs-core 7.1 (PUSH), ojs-unique-jobs
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from operator import attrgetter
 from typing import Any, Final
 
@@ -22,10 +22,14 @@ from ojster.core.states import JOB_STATES, JobState
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.authorship import find_creators
 from ojster.jobs.extension import Group, hooks, settle
+from ojster.jobs.models import Copies
 from ojster.jobs.new_job import NewJob, Reach
 from ojster.jobs.transitions import cancel_job
 from ojster.jobs.versions import version_number
 from ojster.storage.transaction import Later, Transaction
+
+MADE_AT_ONCE: Final = 250
+"""Number of copies of a job that are made before the database is given them."""
 
 
 class Pushed(msgspec.Struct, gc=False):  # a call makes a thousand: the garbage collector would look through them
@@ -97,6 +101,11 @@ def admit(tx: Transaction, groups: Sequence[Group]) -> list[list[Pushed] | Ojste
                 waiting = []
                 rows = _Rows(tx)
                 results.append(_push_unique(tx, group))
+            elif isinstance(group, Copies):
+                _insert(tx, waiting, are_alike=rows.are_alike)
+                waiting = []
+                rows = _Rows(tx)
+                results.append(_push_copies(tx, group))
             else:
                 jobs = rows.of(group)
                 waiting += jobs
@@ -205,6 +214,23 @@ def _insert(tx: Transaction, jobs: Sequence[Job], *, are_alike: bool = False) ->
     if not jobs:
         return
     tx.insert_jobs(jobs, are_alike=are_alike)
+    _note_new(tx, jobs, are_alike=are_alike)
+
+
+def _push_copies(tx: Transaction, copies: Copies) -> list[Pushed]:
+    """Insert copies of a job: the database inserts a part of them while the next one is made."""
+    (first,) = _new_rows(tx, copies[:1])
+    made = (replace(first, id=id, envelope=envelope) for id, envelope in copies.made())
+    jobs: list[Job] = []
+    while part := list(islice(made, MADE_AT_ONCE)):
+        tx.insert_jobs(part, are_alike=True)
+        jobs += part
+    _note_new(tx, jobs, are_alike=True)
+    return [Pushed(job) for job in jobs]
+
+
+def _note_new(tx: Transaction, jobs: Sequence[Job], *, are_alike: bool) -> None:
+    """Record the effects of jobs that were inserted."""
     for alike in [jobs] if are_alike else [list(alike) for _, alike in groupby(jobs, key=_what_follows)]:
         _record_new(tx, alike)
     ensure_queues(tx, {job.queue for job in (jobs[:1] if are_alike else jobs)})
