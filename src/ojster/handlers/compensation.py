@@ -106,12 +106,24 @@ class Compensation:
         return await self._flow.run(what, *args, **kwargs)
 
     async def undo_all(self) -> None:
-        """Undo everything, the last first. Each is tried, and the first failure is raised at the end."""
+        """Undo everything, the last first. Each is tried, and the first failure is raised at the end.
+
+        A cancellation meanwhile ends none of it: it is raised at the end.
+        """
         failures: list[Exception] = []
+        cancelled: asyncio.CancelledError | None = None
         while self._undo:
+            undoing = asyncio.ensure_future(self._undo.pop()())
+            while not undoing.done():
+                try:
+                    await asyncio.wait([undoing])
+                except asyncio.CancelledError as error:
+                    cancelled = error
             try:
-                await self._undo.pop()()
+                undoing.result()
             except Exception as failure:
                 failures.append(failure)
+        if cancelled is not None:
+            raise cancelled
         if failures:
             raise failures[0]

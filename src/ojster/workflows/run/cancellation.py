@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any, Final, Literal
 
 import msgspec
@@ -185,7 +184,10 @@ def abort(
             if node.parent is not None:
                 inside[node.parent].append(node)
     working: list[Node] = []
-    flows = [node for node in (target, *chain(*inside.values())) if node.kind == Kind.FLOW]
+    within = [target]
+    for node in within:  # it grows: what is inside, at any depth, and nothing else of the workflow
+        within += inside[node.id]
+    flows = [node for node in within if node.kind == Kind.FLOW]
     bodies = [body_of(node) for node in flows if node.state == NodeState.STARTED]
     asked = set() if flows_too else ask_to_cancel(run.tx, bodies)
     waiting = [target]
