@@ -817,6 +817,39 @@ async def test_a_cancelled_flow_that_has_cleaned_up_with_jobs_is_not_done_half_a
     assert bench.done == ["one", "two", "two", "one"]
 
 
+async def test_a_cancellation_during_a_compensation_lets_it_end(bench: FlowBench) -> None:
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> None:
+        async with flow.compensation() as undo:
+            undo.add(bench.note, "first")
+            undo.add(bench.note.using(delay=100), "second")
+            raise ValueError("fails")
+
+    await bench.start(order.s())
+    await bench.work()
+    assert bench.done == []
+    await bench.service.workflows.cancel(bench.id)
+    assert (await bench.finish()).state == "cancelled"
+    assert bench.done == ["second", "first"]
+
+
+async def test_a_timeout_around_a_container_stops_that_alone(bench: FlowBench) -> None:
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> str:
+        async with flow.compensation() as undo:
+            undo.add(bench.note, "undone")
+            try:
+                async with asyncio.timeout(10):
+                    await flow.run(chain(bench.note.using(delay=1_000).s("late")))
+            except TimeoutError:
+                await flow.run(bench.note, "in time")
+            return "went on"
+
+    await bench.start(order.s())
+    assert await result(bench) == "went on"
+    assert bench.done == ["in time"]
+
+
 async def test_a_map_takes_no_references(bench: FlowBench) -> None:
     @bench.app.flow("all")
     async def note_all(flow: Flow) -> str:
