@@ -26,6 +26,7 @@ from ojster import (
     chain,
     group,
     result_of,
+    saga,
 )
 from ojster.core.errors import Conflict, InvalidRequest, NotFound, OjsterError, PayloadTooLarge
 from ojster.handlers.outcomes import Reported
@@ -848,6 +849,31 @@ async def test_a_timeout_around_a_container_stops_that_alone(bench: FlowBench) -
     await bench.start(order.s())
     assert await result(bench) == "went on"
     assert bench.done == ["in time"]
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+async def test_a_saga_that_is_stopped_while_it_compensates_with_a_flow_goes_on(
+    bench: FlowBench, is_whole: bool
+) -> None:
+    @bench.app.flow("undo")
+    async def undo(flow: Flow) -> None:
+        try:
+            await flow.receive("undo", timeout=100)
+        except asyncio.CancelledError:
+            bench.done.append("asked to cancel")
+            raise
+        except TimeoutError:
+            bench.done.append("undone")
+
+    order = saga(bench.note.s("done").set(compensate=undo.s()), bench.breaks.s("next"), name="order")
+    await bench.start(order if is_whole else group(order))
+    await bench.work()
+    if is_whole:
+        await bench.service.workflows.cancel(bench.id)
+    else:
+        await bench.service.workflows.cancel_step(StepAddress(bench.id, "order"))
+    await bench.finish()
+    assert bench.done == ["done", "next", "undone"]
 
 
 async def test_a_map_takes_no_references(bench: FlowBench) -> None:

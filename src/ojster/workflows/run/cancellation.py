@@ -186,9 +186,10 @@ def abort(
     working: list[Node] = []
     within = [target]
     for node in within:  # it grows: what is inside, at any depth, and nothing else of the workflow
+        if undoes and node.kind == Kind.SAGA:  # what undoes it goes on
+            inside[node.id] = [child for child in inside[node.id] if not child.position]
         within += inside[node.id]
-    flows = [node for node in within if node.kind == Kind.FLOW]
-    bodies = [body_of(node) for node in flows if node.state == NodeState.STARTED]
+    bodies = [body_of(node) for node in within if node.kind == Kind.FLOW and node.state == NodeState.STARTED]
     asked = set() if flows_too else ask_to_cancel(run.tx, bodies)
     waiting = [target]
     while waiting:
@@ -207,9 +208,7 @@ def abort(
                 continue
             if node.kind == Kind.MAP and park_map(run.tx, node) and not node.unfinished:
                 run.close([node])
-            waiting += [
-                child for child in inside[node.id] if node.kind != Kind.SAGA or not child.position or not undoes
-            ]
+            waiting += inside[node.id]
     _cancel_jobs(run, working, active_too=active_too)
 
 
