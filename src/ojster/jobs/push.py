@@ -96,16 +96,11 @@ def admit(tx: Transaction, groups: Sequence[Group]) -> list[list[Pushed] | Ojste
         try:
             if own_ids:
                 _check_ids(group, taken)
-            if keys and any(job.unique_key for job in group):
+            if isinstance(group, Copies) or (keys and any(job.unique_key for job in group)):
                 _insert(tx, waiting, are_alike=rows.are_alike)
                 waiting = []
                 rows = _Rows(tx)
-                results.append(_push_unique(tx, group))
-            elif isinstance(group, Copies):
-                _insert(tx, waiting, are_alike=rows.are_alike)
-                waiting = []
-                rows = _Rows(tx)
-                results.append(_push_copies(tx, group))
+                results.append(_push_copies(tx, group) if isinstance(group, Copies) else _push_unique(tx, group))
             else:
                 jobs = rows.of(group)
                 waiting += jobs
