@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from ojster.core.values import to_json
 from ojster.handlers.context import JobContext
 from ojster.handlers.job_options import JobOptions
 from ojster.handlers.named_arguments import POSITIONAL, Call, CallArguments, NamedParameters, arguments_of_call
@@ -88,6 +89,18 @@ class HandlerSignature:
         for place, value in enumerate(positional):
             yield names[min(place, self._places)], value
         yield from named.items()
+
+    def not_json(self, args: Sequence[Any], error: TypeError) -> TypeError:
+        """Return the error for arguments that JSON cannot hold; it names the first of them."""
+        for name, value in self.by_name(args):
+            try:
+                to_json(value)
+            except TypeError as cause:
+                return TypeError(
+                    f"{self._type}: the argument {name!r} cannot be stored as JSON: {cause}. "
+                    "Pass numbers, texts, lists, dicts or dataclasses, or an id by which the handler finds the object."
+                )
+        return error
 
     def arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
         """Return the arguments of a job as the JSON array has them.

@@ -47,8 +47,9 @@ from ojster.workflows.declaration import Step
 
 P = ParamSpec("P")
 
-Q = ParamSpec("Q")
 R = TypeVar("R")
+
+Q = ParamSpec("Q")
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -124,18 +125,6 @@ class JobType(Generic[P, R]):
         """Whether it has nothing around its function: a worker calls it with the arguments, and that is all."""
         return self.needs is None and self.keep_logs is None and not self.process
 
-    def _not_json(self, args: Sequence[Any], error: TypeError) -> TypeError:
-        """Return the error for arguments that JSON cannot hold; it names the first of them."""
-        for name, value in self._arguments.by_name(args):
-            try:
-                to_json(value)
-            except TypeError as cause:
-                return TypeError(
-                    f"{self.type}: the argument {name!r} cannot be stored as JSON: {cause}. "
-                    "Pass numbers, texts, lists, dicts or dataclasses, or an id by which the handler finds the object."
-                )
-        return error
-
     def _set_options(self, options: JobOptions) -> None:
         self.options = options
         encoded = {"type": _encode(self.type), "meta": to_json(dict(options.meta or {})), "options": options.to_wire()}
@@ -181,8 +170,9 @@ class JobType(Generic[P, R]):
         InvalidRequest
             An option is malformed.
         """
+        changed = with_changes(self.options, options)
         copied = copy.copy(self)
-        copied._set_options(with_changes(self.options, options))
+        copied._set_options(changed)
         return copied
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
@@ -311,7 +301,8 @@ class JobType(Generic[P, R]):
         Step
             The step.
         """
-        members = {name: value for name, value in self.request(args, kwargs).items() if bytes(value) != b"{}"}
+        request = self.request(args, kwargs)
+        members = {name: value for name, value in request.items() if bytes(value) != b"{}"}
         return Step(members | {"type": self.type}, self.types.convert_result)
 
     def enqueue_in(self, connection: Any, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
@@ -420,16 +411,18 @@ class JobType(Generic[P, R]):
     def _requests(self, calls: Sequence[Call], carried: Mapping[str, str]) -> Sequence[Members]:
         """Return the enqueue requests of calls; what they have in common is made once."""
         members = self._members_beside(carried)
-        args = self._arguments.of_calls(calls)
-        if self.app.codecs or (encoded := each_to_json(args)) is None:
-            return [self._request(*arguments_of_call(call), members) for call in calls]
-        self.types.check_each(encoded, args)
-        return AlikeRequests(members, encoded)
+        if not self.app.codecs:
+            args = self._arguments.of_calls(calls)
+            if (encoded := each_to_json(args)) is not None:
+                self.types.check_each(encoded, args)
+                return AlikeRequests(members, encoded)
+        return [self._request(*arguments_of_call(call), members) for call in calls]
 
     def _members_beside(self, carried: Mapping[str, str] | None) -> Members:
         """Return the members of a request beside its arguments."""
-        common = self._common_members
-        return common | {"meta": msgspec.Raw(_encode({**carried, **(self.options.meta or {})}))} if carried else common
+        if not carried:
+            return self._common_members
+        return self._common_members | {"meta": msgspec.Raw(_encode({**carried, **(self.options.meta or {})}))}
 
     def _request(self, args: Sequence[Any], kwargs: Mapping[str, Any], members: Members) -> Members:
         encoded = self.encoded_args(args, kwargs)
@@ -452,7 +445,7 @@ class JobType(Generic[P, R]):
         try:
             encoded = to_json(list(args))
         except TypeError as error:
-            raise self._not_json(args, error) from None
+            raise self._arguments.not_json(args, error) from None
         self.types.check(encoded, len(args))
         return encoded
 
