@@ -7,8 +7,8 @@ import random
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from contextvars import ContextVar
 from typing import Any
 
@@ -23,13 +23,20 @@ pytestmark = pytest.mark.anyio
 place: ContextVar[str] = ContextVar("place")
 
 
-@contextmanager
-def threads_at_most(most: int) -> Iterator[JobThreads]:
-    threads = JobThreads(most)
-    try:
-        yield threads
-    finally:
-        threads.close()
+def threads_at_most(most: int) -> closing[JobThreads]:
+    return closing(JobThreads(most))
+
+
+class Held:
+    """A function that runs until it may end."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_end = threading.Event(), threading.Event()
+
+    def __call__(self) -> str:
+        self.begun.set()
+        self.may_end.wait(PATIENCE)
+        return "first"
 
 
 @pytest.mark.parametrize("most", [1, 2, 50])
@@ -76,16 +83,11 @@ async def test_calls_that_end_in_one_turn_of_the_loop_wake_it_once(monkeypatch: 
 async def test_a_worker_whose_system_has_no_more_threads_makes_do_with_those_that_it_has(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    begun, may_end = threading.Event(), threading.Event()
+    first = Held()
     start = threading.Thread.start
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
-
-    def first() -> str:
-        begun.set()
-        may_end.wait(PATIENCE)
-        return "first"
 
     with threads_at_most(5) as threads:
         monkeypatch.setattr(threading.Thread, "start", refuse)
@@ -93,11 +95,11 @@ async def test_a_worker_whose_system_has_no_more_threads_makes_do_with_those_tha
             threads.submit(lambda: None)
         monkeypatch.setattr(threading.Thread, "start", start)
         calls = [threads.submit(first)]
-        begun.wait(PATIENCE)
+        first.begun.wait(PATIENCE)
         monkeypatch.setattr(threading.Thread, "start", refuse)
         calls += [threads.submit(lambda: "second"), threads.submit(lambda: "third")]
         monkeypatch.undo()
-        may_end.set()
+        first.may_end.set()
         async with asyncio.timeout(PATIENCE):
             assert [await call.ended for call in calls] == ["first", "second", "third"]
     assert "cannot start another thread" in caplog.text
@@ -136,22 +138,17 @@ async def test_the_interpreter_waits_for_functions_that_run_and_not_for_idle_thr
 
 
 async def test_a_call_that_has_not_begun_can_be_cancelled_and_never_runs() -> None:
-    begun, may_end = threading.Event(), threading.Event()
+    first = Held()
     ran: list[str] = []
-
-    def first() -> str:
-        begun.set()
-        may_end.wait(PATIENCE)
-        return "first"
 
     with threads_at_most(1) as threads:
         running = threads.submit(first)
         waiting = [threads.submit(lambda: ran.append("cancelled")), threads.submit(lambda: ran.append("last"))]
-        await asyncio.to_thread(begun.wait, PATIENCE)
+        await asyncio.to_thread(first.begun.wait, PATIENCE)
         assert threads.cancel(waiting[0])
         assert not threads.cancel(waiting[0])
         assert not threads.cancel(running)
-        may_end.set()
+        first.may_end.set()
         async with asyncio.timeout(PATIENCE):
             assert await running.ended == "first"
             await waiting[1].ended
@@ -209,21 +206,16 @@ async def test_each_call_has_a_copy_of_the_context_in_which_it_was_made() -> Non
 
 
 async def test_a_running_call_outlives_the_end_of_the_threads_and_what_waits_never_begins() -> None:
-    begun, may_end = threading.Event(), threading.Event()
+    first = Held()
     ran: list[int] = []
-
-    def first() -> str:
-        begun.set()
-        may_end.wait(PATIENCE)
-        return "first"
 
     with threads_at_most(1) as threads:
         running = threads.submit(first)
         threads.submit(lambda: ran.append(1))
-        await asyncio.to_thread(begun.wait, PATIENCE)
+        await asyncio.to_thread(first.begun.wait, PATIENCE)
     with pytest.raises(RuntimeError, match="closed"):
         threads.submit(lambda: ran.append(2))
-    may_end.set()
+    first.may_end.set()
     async with asyncio.timeout(PATIENCE):
         assert await running.ended == "first"
     assert ran == []
