@@ -9,6 +9,8 @@ import pytest
 
 from ojster.core.errors import Duplicate
 from ojster.core.job import Job
+from ojster.core.refusals import JobTypeNotAllowed
+from ojster.queues.wire import QueueConfigBody
 from tests.conftest import Bench, request
 from tests.jobs.test_transitions import make
 
@@ -44,6 +46,30 @@ async def test_a_duplicate_replaces_the_first_even_while_it_runs(bench: Bench, f
     second = await push(bench, 1, on_conflict="replace")
     assert (await bench.find(first)).state == "cancelled"
     assert (await bench.find(second)).state == "available"
+
+
+@pytest.mark.parametrize("state", ["completed", "cancelled", "discarded"])
+async def test_finished_jobs_that_count_are_left_alone_by_the_one_that_replaces_them(bench: Bench, state: str) -> None:
+    first = await push(bench, 1)
+    if state == "cancelled":
+        await bench.service.jobs.cancel(first.id)
+    elif state == "completed":
+        await bench.ack(await bench.fetch_one())
+    else:
+        await bench.fail(await bench.fetch_one(), code="DISCARD")
+    states = [state, "available"]
+    second = await push(bench, 1, on_conflict="replace", states=states)
+    third = await push(bench, 1, on_conflict="replace", states=states)
+    assert [(await bench.find(job)).state for job in (first, second, third)] == [state, "cancelled", "available"]
+
+
+@pytest.mark.parametrize("on_conflict", ["replace", "replace_except_schedule"])
+async def test_a_push_that_is_refused_replaces_nothing(bench: Bench, on_conflict: str) -> None:
+    await bench.service.queues.configure("choosy", QueueConfigBody(allowed_job_types=["other.*"]))
+    first = await push(bench, 1)
+    with pytest.raises(JobTypeNotAllowed):
+        await bench.push("u", 1, queue="choosy", unique={"keys": ["type", "args"], "on_conflict": on_conflict})
+    assert (await bench.find(first)).state == "available"
 
 
 async def test_a_replaced_schedule_is_kept_if_that_is_asked_for(bench: Bench) -> None:

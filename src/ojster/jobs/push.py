@@ -18,7 +18,7 @@ from ojster.core.job import Job
 from ojster.core.job_flags import LOOKUP_BIT
 from ojster.core.job_table import JOB_COLUMNS
 from ojster.core.parsing import read_value
-from ojster.core.states import JOB_STATES, JobState
+from ojster.core.states import JOB_STATES, UNFINISHED, JobState
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.authorship import find_creators
 from ojster.jobs.extension import Group, hooks, settle
@@ -267,10 +267,14 @@ def ensure_queues(tx: Transaction, names: Iterable[str]) -> None:
 
 
 def _push_unique(tx: Transaction, group: Group) -> list[Pushed]:
-    if len(group) == 1:
+    if len(group) == 1 and not _replaces(group[0]):
         return [_push_one_unique(tx, group[0], 0)]
-    with tx.savepoint():
+    with tx.savepoint():  # a job that a queue refuses replaces nothing
         return [_push_one_unique(tx, new, index) for index, new in enumerate(group)]
+
+
+def _replaces(new: NewJob) -> bool:
+    return new.unique is not None and new.unique.on_conflict.startswith("replace")
 
 
 def _push_one_unique(tx: Transaction, new: NewJob, index: int) -> Pushed:
@@ -295,9 +299,10 @@ def _push_one_unique(tx: Transaction, new: NewJob, index: int) -> Pushed:
                 )
             case "replace_except_schedule" if newest.state == JobState.SCHEDULED:
                 scheduled_at = newest.due_at
+        replaced = [other for other in others if other.state in UNFINISHED]
         if tx.memory.is_callers:
-            _refuse_steps(others)
-        for other in others:
+            _refuse_steps(replaced)
+        for other in replaced:
             cancel_job(tx, other)
     (job,) = _new_rows(tx, [new], scheduled_at)
     _insert(tx, [job])
@@ -337,7 +342,7 @@ def _duplicates(tx: Transaction, new: NewJob) -> list[Job]:
     policy = new.unique
     assert policy is not None
     # Lock only jobs that will be replaced, because claims skip locked jobs.
-    lock = tx.for_update if policy.on_conflict.startswith("replace") else ""
+    lock = tx.for_update if _replaces(new) else ""
     rows = tx.execute(
         f"SELECT {JOB_COLUMNS} FROM jobs WHERE unique_key = :key ORDER BY seq DESC" + lock,
         {"key": new.unique_key},
