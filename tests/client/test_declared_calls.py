@@ -26,12 +26,15 @@ from ojster.core.calls import (
     calls_of,
 )
 from ojster.core.errors import InvalidRequest, OjsterError
+from ojster.core.rate_limit import Limits, Rate
+from ojster.fleet.ml_resources import ResourceLimits
+from ojster.queues.wire import BackpressureBody, QueueConfigBody
 from ojster.server.application import Application
 from ojster.server.endpoints import routes_of
 from ojster.server.route import BASE
 from ojster.service import Service
 from tests.client.in_memory import InMemoryTransport, connect, to
-from tests.conftest import Http
+from tests.conftest import Bench, Http
 
 CAPABILITIES: list[tuple[str, type[Calls]]] = sorted(
     (name, declaring)
@@ -75,6 +78,39 @@ def test_each_declared_call_has_an_endpoint(name: str, call: Declared) -> None:
         assert not call.call.needs or route.needs == call.call.needs
     if isinstance(call.call, Deletion):
         assert len(call.call.answer(*call.in_path).__struct_fields__) >= len(call.in_path)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("name", "call"), [(name, call) for name, call in DECLARED if call.bounds], ids=named)
+async def test_each_bounded_argument_is_checked_in_the_process_as_well(bench: Bench, name: str, call: Declared) -> None:
+    for argument in call.bounds:
+        with pytest.raises(InvalidRequest, match=f"'{argument}'"):
+            await getattr(getattr(bench.service, name), call.name)(**{argument: object()})
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "body",
+    [
+        QueueConfigBody(overflow_policy="drop-oldest"),  # type: ignore[arg-type]
+        QueueConfigBody(max_size=-1),
+        QueueConfigBody(max_size="5"),  # type: ignore[arg-type]
+        QueueConfigBody(allowed_job_types="mail.send"),  # type: ignore[arg-type]
+        QueueConfigBody(allowed_job_types=[1]),  # type: ignore[list-item]
+        QueueConfigBody(backpressure=BackpressureBody(strategy="drop-oldest")),  # type: ignore[arg-type]
+        QueueConfigBody(ml_limits=ResourceLimits(max_gpu_count="x")),  # type: ignore[arg-type]
+        Limits(throttle=Rate(0, 1)),
+        Limits(rate=Rate(1, 0)),
+        Limits(concurrency=-1),
+    ],
+    ids=str,
+)
+async def test_wrong_settings_of_a_queue_change_nothing(bench: Bench, body: QueueConfigBody | Limits) -> None:
+    queues = bench.service.queues
+    with pytest.raises(InvalidRequest):
+        await (queues.limit("q", body) if isinstance(body, Limits) else queues.configure("q", body))
+    assert await queues.all() == []
+    await bench.push(queue="q")
 
 
 class Chosen(msgspec.Struct, frozen=True):

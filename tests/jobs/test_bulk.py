@@ -41,7 +41,7 @@ async def test_a_sweep_ignores_jobs_pushed_while_it_runs(bench: Bench, monkeypat
             await bench.push("later")
 
     pushing = asyncio.create_task(push_more())
-    found = await bench.service.bulk.sweep(Action.CANCEL, JobFilter())
+    found = await bench.service.bulk.sweep(Action.CANCEL, JobFilter(type="*"))
     going = False
     await pushing
     left = await bench.service.jobs.select(JobFilter(states=("cancelled",)))
@@ -62,7 +62,7 @@ async def test_a_job_that_has_moved_on_is_left_alone(bench: Bench) -> None:
 
 async def test_two_sweeps_at_once_deal_with_each_job_once(bench: Bench) -> None:
     await bench.service.jobs.enqueue([request() for _ in range(500)])
-    one, two = await asyncio.gather(*[bench.service.bulk.sweep(Action.CANCEL, JobFilter()) for _ in range(2)])
+    one, two = await asyncio.gather(*[bench.service.bulk.sweep(Action.CANCEL, JobFilter(type="*")) for _ in range(2)])
     assert one.succeeded + two.succeeded == 500
 
 

@@ -32,7 +32,7 @@ from msgspec import Struct
 from ojster.core.access import Operation
 from ojster.core.errors import InvalidRequest
 from ojster.core.json_objects import read_members
-from ojster.core.parsing import choices_of, read_value
+from ojster.core.parsing import check_bounds, choices_of, has_bounds, read_value
 from ojster.core.timestamps import format_optional, parse_moment
 from ojster.core.wire import NumberedPaginationBody, PaginationBody
 
@@ -401,6 +401,24 @@ class Declared:
             parameters |= {name: value for name, value in members.items() if name in self._parameters}
         return parameters
 
+    @cached_property
+    def bounds(self) -> dict[str, Any]:
+        """The types of the arguments in which something is bounded, or one of a few values."""
+        return {name: kind for name, kind in self._types.items() if has_bounds(kind)}
+
+    def checked(self, method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Any:
+        """Return a method that implements the call, and raises ``InvalidRequest`` for arguments out of bounds."""
+
+        @wraps(method)
+        async def check(capability: Any, /, *args: P.args, **arguments: P.kwargs) -> R:
+            if self.bounds:
+                bound = self._signature.bind_partial(capability, *args, **arguments).arguments
+                for name in self.bounds.keys() & bound.keys():
+                    check_bounds(name, bound[name], self.bounds[name])
+            return await method(capability, *args, **arguments)
+
+        return check
+
     def folded(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of the method for the parameters of a request."""
         arguments = dict(parameters)
@@ -443,14 +461,22 @@ class Declared:
 
 
 class Calls:
-    """Calls of a capability."""
+    """Calls of a capability. The methods that implement them refuse arguments out of bounds, as endpoints do."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for declaring in cls.__mro__[1:]:
+            for declared in calls_of(declaring):
+                method = vars(cls).get(declared.name)
+                if method is not None and not hasattr(method, _DECLARED):
+                    setattr(cls, declared.name, declared.checked(method))
 
     async def make(self, declared: Declared, arguments: Mapping[str, Any]) -> Any:
         """Make a call that the class does not implement."""
         raise NotImplementedError(f"{type(self).__name__}.{declared.name}")
 
 
-def calls_of(capability: type[Calls]) -> Iterator[Declared]:
+def calls_of(capability: type) -> Iterator[Declared]:
     """Yield the calls that a class declares."""
     yield from (value.__dict__[_DECLARED] for value in vars(capability).values() if hasattr(value, _DECLARED))
 

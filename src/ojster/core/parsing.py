@@ -46,10 +46,18 @@ def check_bounds(name: str, value: Any, kind: Any) -> None:
     InvalidRequest
         It is out of bounds.
     """
+    is_struct = isinstance(value, msgspec.Struct)
+    if is_struct:
+        kind = type(value)
     try:
-        msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        raise InvalidRequest(f"{name!r} is {value!r:.60}: {error}.{choices_of(kind)}", field=name) from None
+        # The members of a struct are as unchecked as itself, and are looked at only in the form of a request.
+        msgspec.convert(msgspec.to_builtins(value, builtin_types=_BYTES), kind, builtin_types=_BYTES)
+    except (msgspec.ValidationError, TypeError) as error:
+        which = repr(name) if is_struct else f"{name!r} is {value!r:.60}"
+        raise InvalidRequest(f"{which}: {error}.{choices_of(kind)}", field=name) from None
+
+
+_BYTES: Final = (bytes,)
 
 
 def choices_of(kind: Any) -> str:
@@ -84,13 +92,18 @@ class Bounded(msgspec.Struct, frozen=True):
 def _bounds_of(kind: type[msgspec.Struct]) -> list[tuple[str, str, Any]]:
     """Return the members of a request that have bounds: attribute, name, and type."""
     return [
-        (field.name, field.encode_name, field.type) for field in msgspec.structs.fields(kind) if _has_bounds(field.type)
+        (field.name, field.encode_name, field.type) for field in msgspec.structs.fields(kind) if has_bounds(field.type)
     ]
 
 
-def _has_bounds(kind: Any) -> bool:
-    parts = (kind, *get_args(kind))
-    return any(isinstance(meta, msgspec.Meta) for part in parts for meta in getattr(part, "__metadata__", ()))
+def has_bounds(kind: Any) -> bool:
+    """Return whether a type, or something in it, is bounded, or one of a few values."""
+    if isinstance(kind, EnumType) or get_origin(kind) is Literal:
+        return True
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return any(has_bounds(field.type) for field in msgspec.structs.fields(kind))
+    is_bounded = any(isinstance(meta, msgspec.Meta) for meta in getattr(kind, "__metadata__", ()))
+    return is_bounded or any(map(has_bounds, get_args(kind)))
 
 
 def meant_by(name: str, known: Collection[str]) -> str | None:

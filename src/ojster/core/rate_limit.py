@@ -5,9 +5,11 @@ Spec: ojs-rate-limiting 6
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
+
+MAX_LIMIT: Final = 1_000_000_000
 
 OnLimit = Literal["wait", "reschedule", "drop"]
 
@@ -15,8 +17,8 @@ OnLimit = Literal["wait", "reschedule", "drop"]
 class Rate(msgspec.Struct, frozen=True):
     """A maximum number of starts in a period. ``period`` is in microseconds."""
 
-    limit: int
-    period: int
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_LIMIT)]
+    period: Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -32,7 +34,7 @@ class Limits(msgspec.Struct, frozen=True):
         Maximum number of starts in a period, evenly spread.
     """
 
-    concurrency: int | None = None
+    concurrency: Annotated[int, msgspec.Meta(ge=0, le=MAX_LIMIT)] | None = None
     rate: Rate | None = None
     throttle: Rate | None = None
 

@@ -14,6 +14,7 @@ from ojster.jobs import bulk as bulks
 from ojster.jobs import idempotency
 from ojster.jobs.bulk import ALLOWED_STATES, DEFAULT_STATES, Action, Bulk, KeyedPush, Summary
 from ojster.jobs.filter_walk import JobFilter, walk
+from ojster.jobs.filters import narrowing
 from ojster.jobs.idempotency import Key, StoredReply
 from ojster.jobs.scope import CapabilityService, accepted
 from ojster.jobs.service import MAX_WAIT_SECONDS
@@ -116,7 +117,7 @@ class BulkService(CapabilityService):
         Raises
         ------
         InvalidRequest
-            The action is not allowed in one of the chosen states.
+            The filter is empty, or the action is not allowed in one of the chosen states.
         """
         chosen, batch = self._checked(action, chosen)
         sweep = await sweep_all(self.database, _COURSE, chosen, batch, dry_run=dry_run)
@@ -135,7 +136,7 @@ class BulkService(CapabilityService):
         Raises
         ------
         InvalidRequest
-            The action is not allowed in one of the chosen states.
+            The filter is empty, or the action is not allowed in one of the chosen states.
         """
         chosen, batch = self._checked(action, chosen)
         sweep = await sweep_part(self.database, _COURSE, chosen, batch, position)
@@ -145,6 +146,7 @@ class BulkService(CapabilityService):
 
     def _checked(self, action: Action, chosen: JobFilter) -> tuple[JobFilter, SweepBatch]:
         """Return the filter of a sweep, within the caller's scope, and its batches without ids."""
+        narrowing(chosen)
         states = chosen.states or DEFAULT_STATES[action]
         if wrong := [state for state in states if state not in ALLOWED_STATES[action]]:
             raise InvalidRequest(

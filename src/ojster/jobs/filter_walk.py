@@ -9,6 +9,7 @@ import msgspec
 
 from ojster.core.job import NODE_BITS
 from ojster.core.json_objects import raw_list
+from ojster.core.parsing import refuse_unknown
 from ojster.core.states import STATE_NAMES
 from ojster.core.tenant import NOBODY, qualify
 from ojster.jobs import search
@@ -69,6 +70,11 @@ class JobFilter(msgspec.Struct, frozen=True):
         Members that its ``meta`` must have, with these values.
     finished_after:
         Lower bound of the time at which the job was completed, cancelled or discarded.
+
+    Raises
+    ------
+    InvalidRequest
+        There is no such state, or a condition of ``where`` is malformed.
     """
 
     states: tuple[str, ...] = ()
@@ -101,6 +107,8 @@ class JobFilter(msgspec.Struct, frozen=True):
     """Whether jobs of Ojster's own work match, too, such as deliveries. A filter may also name their queue or type."""
 
     def __post_init__(self) -> None:
+        for state in self.states:
+            refuse_unknown("state", state, STATE_NAMES)
         for condition in self.where:
             search.member_of(condition)
 
@@ -169,7 +177,7 @@ def _equalities(chosen: JobFilter) -> tuple[list[str], dict[str, Any]]:
     parts: list[str] = []
     parameters: dict[str, Any] = {}
     if chosen.states:
-        if len(chosen.states) == 1 and chosen.states[0] in STATE_NAMES:
+        if len(chosen.states) == 1:
             parts.append(f"state = '{chosen.states[0]}'")  # as a parameter, it could not use the indexes of one state
         else:
             names = [f"state_{number}" for number in range(len(chosen.states))]

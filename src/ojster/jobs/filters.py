@@ -70,7 +70,17 @@ def narrowing_filter_of(conditions: Mapping[str, Any] | None) -> JobFilter:
     InvalidRequest
         It has no condition, or a member is malformed or unknown.
     """
-    chosen = filter_of(conditions or {})
+    return narrowing(filter_of(conditions or {}))
+
+
+def narrowing(chosen: JobFilter) -> JobFilter:
+    """Return a filter; refuse one that selects all jobs.
+
+    Raises
+    ------
+    InvalidRequest
+        It has no condition.
+    """
     if msgspec.structs.replace(chosen, internal=False) == JobFilter():
         raise selects_all("jobs")
     return chosen

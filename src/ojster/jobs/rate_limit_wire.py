@@ -13,10 +13,9 @@ from msgspec import Meta, Struct
 
 from ojster.core.durations import DAY, HOUR, MINUTE, SECOND, parse_duration
 from ojster.core.errors import InvalidRequest
-from ojster.core.rate_limit import Limits, OnLimit, Rate, RateLimitPolicy
+from ojster.core.rate_limit import MAX_LIMIT, Limits, OnLimit, Rate, RateLimitPolicy
 from ojster.core.wire import Count
 
-MAX_LIMIT: Final = 1_000_000_000
 LONGEST_KEY: Final = 255
 
 _KEY: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._:-]*")

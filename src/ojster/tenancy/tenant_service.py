@@ -9,11 +9,12 @@ from msgspec import UNSET
 
 from ojster.core.errors import InvalidRequest
 from ojster.core.json_objects import MAX_SAFE_INTEGER
+from ojster.core.rate_limit import MAX_LIMIT
 from ojster.core.states import JobState
 from ojster.core.tenant import NOBODY, check_tenant, shown_tenant
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.expiration import read_expiration_delay, shown_expiration_delay
-from ojster.jobs.rate_limit_wire import MAX_LIMIT, parse_rate
+from ojster.jobs.rate_limit_wire import parse_rate
 from ojster.jobs.scope import CapabilityService
 from ojster.queues.overview import throughput
 from ojster.queues.wire import show_rate

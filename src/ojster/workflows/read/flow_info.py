@@ -119,7 +119,7 @@ class MessageFilter(Struct, frozen=True):
     workflow_id: str
     step: str | None = None
     state: Literal["waiting", "received"] | None = None
-    before: Annotated[int, msgspec.Meta(ge=1, lt=1 << 63)] | None = msgspec.field(name="cursor", default=None)
+    before: Annotated[int, msgspec.Meta(ge=1, lt=10**18)] | None = msgspec.field(name="cursor", default=None)
     limit: Annotated[int, msgspec.Meta(ge=1, lt=10**9)] = DEFAULT_MESSAGES
     tenant: Annotated[str | None, SET_BY_SERVICE] = None
 
