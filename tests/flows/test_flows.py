@@ -384,6 +384,51 @@ async def test_a_mark_of_a_change_survives_each_death_of_the_worker(bench: FlowB
     assert sorted(bench.done) == ["a True", "b True"]
 
 
+@pytest.mark.parametrize("timeout", [10**12, timedelta.max, float("inf"), float("nan")], ids=str)
+async def test_a_timeout_without_a_time_stamp_is_refused(bench: FlowBench, timeout: float | timedelta) -> None:
+    @bench.app.flow("patient")
+    async def patient(flow: Flow) -> str:
+        refused = 0
+        for receive in (flow.receive, flow.receive_many):
+            try:
+                await receive("answer", timeout=timeout)
+            except ValueError:
+                refused += 1
+        return f"{refused} refused"
+
+    await bench.start(patient.s())
+    assert await result(bench) == "2 refused"
+
+
+@pytest.mark.parametrize("seconds", [10**12, float("inf")])
+async def test_what_waits_for_longer_than_times_can_be_shown_waits_for_ever(bench: FlowBench, seconds: float) -> None:
+    @bench.app.flow("patient")
+    async def patient(flow: Flow) -> str:
+        sleeping = asyncio.create_task(asyncio.sleep(seconds))
+        async with asyncio.timeout(seconds):
+            answer: str = await flow.receive("answer", str)
+        return f"{answer}, {sleeping.done()}"
+
+    await bench.start(patient.s())
+    await bench.work()
+    (step,) = (await bench.look()).walk()
+    assert (await bench.find(step.job_id or "")).due_at is None
+    await bench.send("answer", "well")
+    assert await result(bench) == "well, False"
+
+
+async def test_a_timeout_that_is_over_before_it_begins_is_none_that_is_refused(bench: FlowBench) -> None:
+    @bench.app.flow("hasty")
+    async def hasty(flow: Flow) -> str:
+        try:
+            return await flow.receive("answer", str, timeout=-1)
+        except TimeoutError:
+            return "too late"
+
+    await bench.start(hasty.s())
+    assert await result(bench) == "too late"
+
+
 async def test_words_for_steps_are_no_names_of_flows(bench: FlowBench) -> None:
     with pytest.raises(ValueError, match="word for steps"):
         bench.app.flow("chain")(_empty)

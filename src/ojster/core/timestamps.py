@@ -20,6 +20,9 @@ FIRST: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 LAST: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 """The first and the last time that can be shown, in microseconds since the epoch."""
 
+Moment = Annotated[int, msgspec.Meta(ge=FIRST, le=LAST)]
+"""Time in microseconds since the epoch for which there is a time stamp."""
+
 _Zoned = Annotated[datetime, msgspec.Meta(tz=True)]
 
 

@@ -18,6 +18,8 @@ from math import inf
 from typing import Any, Final, NoReturn, TypeVar, TypeVarTuple
 from weakref import WeakSet
 
+from ojster.core.durations import LONGEST_SECONDS
+
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -203,10 +205,11 @@ class FlowLoop(asyncio.AbstractEventLoop):
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """Call a function at a time of this loop."""
+        """Call a function at a time of this loop; never in more than 100 years, whose time stamps have five digits."""
         handle = asyncio.TimerHandle(when, callback, args, self, context)
         self._timer_number += 1
-        heapq.heappush(self._timers, (when, self._timer_number, handle, self.now))
+        if when - self.time() <= LONGEST_SECONDS:
+            heapq.heappush(self._timers, (when, self._timer_number, handle, self.now))
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:

@@ -118,7 +118,7 @@ class Messages:
         type:
             What the data is converted to; by default a JSON value.
         timeout:
-            Longest wait, in seconds or as a ``timedelta``; none by default.
+            Longest wait, in seconds or as a ``timedelta``, at most 100 years; none by default.
         key:
             What the message is about, such as the id of an order; ``None``, the default: messages to this flow.
         look_back:
@@ -137,7 +137,7 @@ class Messages:
         TypeError
             The data is not what ``type`` says.
         ValueError
-            The key or the look-back is not possible.
+            The key, the look-back or the timeout is not possible.
         """
         if self._execution.is_closed:
             return self._execution.never()
@@ -212,7 +212,7 @@ class Messages:
         return msgspec.structs.replace(record, correlation_key=about, look_back=micros)
 
     async def _receive(self, record: NewRecord, type: Any, timeout: Seconds | None) -> Any:
-        limit = nullcontext() if timeout is None else asyncio.timeout(to_seconds(timeout))
+        limit = nullcontext() if timeout is None else asyncio.timeout(_bounded(timeout))
         if type is not None:
             self._execution.expected[record.key] = type
         async with limit:
@@ -305,3 +305,9 @@ class Messages:
 
     def _decoded(self, result: Raw) -> Any:
         return self._execution.codecs.decode_value(msgspec.json.decode(result))
+
+
+def _bounded(timeout: Seconds) -> float:
+    """Return a timeout in seconds; one that has passed already may be negative."""
+    seconds = to_seconds(timeout)
+    return seconds if seconds <= 0 else to_millis(timeout) / 1000

@@ -13,6 +13,7 @@ from typing import Annotated, Final, Literal
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from ojster.core.access import Access
+from ojster.core.timestamps import Moment
 from ojster.core.wire import Count, Identifier
 
 MAX_KEY_LENGTH: Final = 500
@@ -175,9 +176,9 @@ class NewRecord(Struct, frozen=True, omit_defaults=True):
         "chunk",
     ]
     name: str
-    asked_at: int
+    asked_at: Moment
     input: str | None = None
-    ended_at: int | None = None
+    ended_at: Moment | None = None
     result: Raw | UnsetType = UNSET
     error: Raw | UnsetType = UNSET
     step: Raw | UnsetType = UNSET
@@ -191,7 +192,7 @@ class Seen(Struct, frozen=True):
 
     key: Key
     place: int
-    at: int
+    at: Moment
 
 
 class FlowWait(Struct, frozen=True, omit_defaults=True):
@@ -216,9 +217,9 @@ class FlowWait(Struct, frozen=True, omit_defaults=True):
 
     kind: Literal["run", "receive", "receive_many", "listen", "listen_many", "sleep", "update"]
     name: str
-    since: int
+    since: Moment
     key: Key
-    until: int | None = None
+    until: Moment | None = None
     file: str | None = None
     line: int | None = None
     function: str | None = None

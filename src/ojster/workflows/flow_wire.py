@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from ojster.core.calls import Arguments, Single
 from ojster.core.ids import new_id
-from ojster.core.timestamps import format_optional, parse_timestamp
+from ojster.core.timestamps import Moment, format_optional, parse_timestamp
 from ojster.core.wire import Count, FromWorker, Identifier
 from ojster.jobs.wire import Start
 from ojster.workflows.flow import (
@@ -44,7 +44,7 @@ class TurnBody(FromWorker, Struct, omit_defaults=True):
     seen: Annotated[list[Seen], Meta(max_length=MAX_RECORDS_AT_ONCE)] = []
     cancelled: Annotated[list[Key], Meta(max_length=MAX_RECORDS_AT_ONCE)] = []
     suspends: bool = False
-    wakes_at: Count | None = None
+    wakes_at: Moment | None = None
     version: Count = 0
     ended: Count = 0
     was_cancelled: bool = False
