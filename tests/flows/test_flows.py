@@ -27,6 +27,7 @@ from ojster import (
     group,
     result_of,
     saga,
+    wait,
 )
 from ojster.core.errors import Conflict, InvalidRequest, NotFound, OjsterError, PayloadTooLarge
 from ojster.handlers.outcomes import Reported
@@ -39,6 +40,7 @@ from ojster.workflows.flow import FlowMessage, FlowRecords, NewRecord, Turn
 from ojster.workflows.read import run_errors
 from ojster.workflows.run.flow_turns import take_turns
 from ojster.workflows.run.steps import StepAddress
+from ojster.workflows.run.suspensions import WorkflowResumption
 from tests.conftest import Clock
 from tests.flows.driver import FlowBench
 
@@ -427,6 +429,19 @@ async def test_a_timeout_that_is_over_before_it_begins_is_none_that_is_refused(b
 
     await bench.start(hasty.s())
     assert await result(bench) == "too late"
+
+
+async def test_a_path_leads_to_the_step_of_its_id_that_waits(bench: FlowBench) -> None:
+    @bench.app.flow("rounds")
+    async def rounds(flow: Flow) -> list[Any]:
+        return [await flow.run(wait("ask")) for _ in range(3)]
+
+    await bench.start(rounds.s())
+    await bench.work()
+    for answer in range(3):
+        await bench.service.workflows.resume(WorkflowResumption(bench.id, "ask", msgspec.json.encode(answer)))
+        await bench.work()
+    assert await result(bench) == [0, 1, 2]
 
 
 async def test_words_for_steps_are_no_names_of_flows(bench: FlowBench) -> None:

@@ -114,7 +114,10 @@ def _child_named(graph: LoadedGraph, container: Node, name: str, *, is_first: bo
     children = graph.named_children(container, name)
     if container.kind in MERGED:
         children = [child for child in children if child.position and child.name == name]
-    return next((child for child in children if child.name == name), next(iter(children), None))
+    named = [child for child in children if child.name == name] or children
+    if container.kind == Kind.FLOW:  # runs steps of the same id again and again: one that still goes on is meant
+        return next((child for child in named if not child.has_ended), next(reversed(named), None))
+    return next(iter(named), None)
 
 
 def is_over(graph: LoadedGraph, node: Node) -> bool:
