@@ -444,6 +444,16 @@ async def test_a_path_leads_to_the_step_of_its_id_that_waits(bench: FlowBench) -
     assert await result(bench) == [0, 1, 2]
 
 
+async def test_a_flow_appends_no_steps(bench: FlowBench) -> None:
+    @bench.app.flow("growing")
+    async def growing(flow: Flow) -> None:
+        flow.job.append(bench.note.s("a"))
+
+    await bench.start(growing.s())
+    with pytest.raises(WorkflowFailed, match=r"await flow\.run"):
+        await result(bench)
+
+
 async def test_words_for_steps_are_no_names_of_flows(bench: FlowBench) -> None:
     with pytest.raises(ValueError, match="word for steps"):
         bench.app.flow("chain")(_empty)

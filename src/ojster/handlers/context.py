@@ -103,6 +103,7 @@ class JobContext:
     """Changes to the properties of its workflow, applied when this attempt ends."""
     must_finish = False  # whether ``finish`` has anything to do
     kept_log: LogReports | None = None  # the worker sets it for a type with keep_logs
+    runs_flow = False
     kept_flows: Any = None  # the waiting flows that the worker keeps: ``KeptFlows``
 
     def __init__(
@@ -182,7 +183,14 @@ class JobContext:
         ----------
         steps:
             Steps to add.
+
+        Raises
+        ------
+        RuntimeError
+            The job runs a flow.
         """
+        if self.runs_flow:
+            raise RuntimeError("A flow appends no steps. Run them: await flow.run(step).")
         self.__dict__.setdefault("appended", []).extend([msgspec.json.encode(step.wire) for step in steps])
 
     @cached_property
@@ -241,12 +249,7 @@ class JobContext:
         return SharedCollection(lambda: self._client, where, self._wait, self.holder)
 
     async def keep_result(self, result: bytes) -> str | None:
-        """Store a large result as a file. The worker calls it.
-
-        Parameters
-        ----------
-        result:
-            The result, as JSON.
+        """Store a large result, as JSON, as a file. The worker calls it.
 
         Returns
         -------
@@ -260,13 +263,7 @@ class JobContext:
         return kept.id
 
     async def restored_args(self) -> list[Any]:
-        """Return the arguments of the job. The worker calls it.
-
-        Returns
-        -------
-        list
-            The arguments. Results that are stored as files are fetched.
-        """
+        """Return the arguments of the job; results that are stored as files are fetched. The worker calls it."""
         args = self.job.args
         if not may_refer(self.job.envelope):
             return args

@@ -40,6 +40,7 @@ async def run_flow(
         The job, and the arguments of the function.
     """
     warn_of(function)
+    context.runs_flow = True
     kept: KeptFlows | None = None if kwargs else context.kept_flows  # dependencies end with their attempt
     execution = None if kept is None else kept.take(context.job)
     while True:
