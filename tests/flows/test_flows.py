@@ -24,12 +24,14 @@ from ojster import (
     StepFailed,
     WorkflowFailed,
     chain,
+    definition,
     group,
     result_of,
     saga,
     wait,
 )
 from ojster.core.errors import Conflict, InvalidRequest, NotFound, OjsterError, PayloadTooLarge
+from ojster.core.json_objects import read_members
 from ojster.handlers.outcomes import Reported
 from ojster.jobs.claim_policy import Claim
 from ojster.service import Service
@@ -451,6 +453,19 @@ async def test_a_flow_appends_no_steps(bench: FlowBench) -> None:
 
     await bench.start(growing.s())
     with pytest.raises(WorkflowFailed, match=r"await flow\.run"):
+        await result(bench)
+
+
+async def test_a_definition_that_fails_is_named(bench: FlowBench) -> None:
+    steps = {"type": "chain", "steps": [bench.breaks.s("x").wire]}
+    await bench.service.definitions.create("sheet", read_members(msgspec.json.encode(steps)))
+
+    @bench.app.flow("using")
+    async def using(flow: Flow) -> None:
+        await flow.run(definition("sheet"))
+
+    await bench.start(using.s())
+    with pytest.raises(WorkflowFailed, match="sheet failed"):
         await result(bench)
 
 

@@ -40,6 +40,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
+_NAMES: Final = ("id", "name", "type", "definition")
+"""Members of a step, one of which names it; the first that it has."""
+
 MAP_STEPS_AT_ONCE: Final = 5
 """Maximum number of steps in which ``Flow.map`` has jobs at a time, if their number is limited."""
 
@@ -189,7 +192,7 @@ class Flow(Messages, Patches, Restarts):
             return self._execution.never()
         step = what.with_data(args, kwargs) if isinstance(what, JobType) else what.whole
         wire = step.wire
-        name = what.type if isinstance(what, JobType) else str(wire.get("id") or wire.get("name") or wire.get("type"))
+        name = what.type if isinstance(what, JobType) else str(next(filter(None, map(wire.get, _NAMES))))
         key = self._execution.key_of(name, self._key)
         added = Raw(to_json({**wire, "allow_failure": True, "display_name": key}))
         asked: Any = without_options(wire) if not isinstance(what, JobType) else [what.type, wire.get("args")]
