@@ -57,6 +57,7 @@ SHOWN: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"state": "retryable", "retry_delay_ms": 2_500, "next_attempt_at": AT},
     ),
     ({"state": "retryable", "retry_delay": 0}, {"state": "retryable", "retry_delay_ms": 0}),
+    ({"state": "scheduled", "due_at": START}, {"state": "scheduled", "next_attempt_at": AT}),
     ({"retry_delay": 2_000_000, "due_at": START}, {"retry_delay_ms": 2_000}),
     ({"due_at": START}, {}),
     ({"losses": 1}, {"losses": 1}),

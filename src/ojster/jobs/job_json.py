@@ -77,8 +77,8 @@ def _columns(job: Job) -> str:
         tail += _end(job)
     if job.retry_delay is not None:
         tail += f',"retry_delay_ms":{job.retry_delay // 1000}'
-        if job.state == JobState.RETRYABLE and job.due_at is not None:
-            tail += f',"next_attempt_at":"{format_timestamp(job.due_at)}"'
+    if job.state in (JobState.RETRYABLE, JobState.SCHEDULED) and job.due_at is not None:
+        tail += f',"next_attempt_at":"{format_timestamp(job.due_at)}"'
     if job.losses:
         tail += f',"losses":{job.losses}'
     if job.cron_name is not None:
