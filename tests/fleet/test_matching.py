@@ -403,7 +403,7 @@ async def test_servers_that_serve_one_worker_at_the_same_time_share_out_no_gpu_t
                 found += some
         assert len(found) == len({*found} & {*ids}) == 8
         await benches[0].service.jobs.acknowledge([Acknowledgement(id) for id in found])
-        await benches[0].service.bulk.sweep(Action.CANCEL, JobFilter())
+        await benches[0].service.bulk.sweep(Action.CANCEL, JobFilter(type="*"))
     for bench in benches:
         await bench.service.close()
 
