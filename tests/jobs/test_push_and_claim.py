@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import pytest
@@ -16,6 +16,7 @@ from ojster.fleet.requirements import read_provided
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.new_job import read_job
+from ojster.queues.fairness import STRICT, Sharing
 from tests.conftest import START, Bench, request, shown
 from tests.waiting import LONG_WAIT, PATIENCE
 
@@ -192,6 +193,42 @@ async def test_jobs_with_the_same_exclusive_key_do_not_run_at_once(bench: Bench)
     assert await bench.fetch(count=9) == []
     await bench.ack(first)
     assert [job.id for job in await bench.fetch(count=9)] == [jobs[1].id]
+
+
+A: Final[dict[str, Any]] = {"options": {"queue": "a"}}
+B: Final[dict[str, Any]] = {"options": {"queue": "b"}}
+
+
+@pytest.mark.parametrize("sharing", [STRICT, Sharing("round-robin")], ids=lambda sharing: sharing.strategy)
+@pytest.mark.parametrize(
+    "places",
+    [
+        (A, B),
+        (A | {"ext_ml_gpu_count": 1}, B),
+        (A, {"options": {"queue": "b", "rate_limit": {"key": "k", "concurrency": 5}}}),
+        (A | {"meta": {"tenant_id": "acme"}}, A | {"meta": {"tenant_id": "globex"}}),
+        (A, B | {"meta": {"tenant_id": "acme"}}),
+    ],
+    ids=["queues", "requirements", "limits", "tenants", "both"],
+)
+async def test_jobs_with_the_same_exclusive_key_in_several_places_do_not_run_at_once(
+    bench: Bench, places: tuple[dict[str, Any], ...], sharing: Sharing
+) -> None:
+    jobs = []
+    for place in places:
+        members = request() | {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in place.items()}
+        new = read_job(members, bench.clock.now, largest=1_000_000)
+        new.exclusive_key = "k"
+        jobs += [pushed.job for pushed in await bench.service.jobs.push([new])]
+    other = await bench.push(queue="b")
+    provided = read_provided({"gpu": {"type": "a100", "count": 8}})
+    more: dict[str, Any] = {"count": 9, "worker_id": "w", "sharing": sharing, "provided": provided}
+    taken = [*await bench.fetch("a", "b", **more), *await bench.fetch("a", "b", **more)]
+    (first,) = [job for job in taken if job.id != other.id]
+    assert other.id in {job.id for job in taken}, "it is found behind a job that was left out"
+    await bench.ack(first)
+    (second,) = await bench.fetch("a", "b", **more)
+    assert {first.id, second.id} == {job.id for job in jobs}
 
 
 async def test_a_waiting_fetch_is_served_as_soon_as_there_is_a_job(bench: Bench) -> None:

@@ -13,6 +13,7 @@ from ojster.core.events import EventFilter
 from ojster.core.job import Job
 from ojster.core.timestamps import parse_timestamp
 from ojster.jobs.bulk import Action
+from ojster.jobs.claim_policy import Claim
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.queries import Page
 from ojster.jobs.scope import Caller
@@ -133,8 +134,6 @@ async def test_enqueue_lets_them_wait_for_each_other(bench: Bench) -> None:
 
 
 async def test_who_waits_for_the_one_before_is_woken_when_it_ends(bench: Bench) -> None:
-    from ojster.jobs.claim_policy import Claim
-
     await bench.service.schedules.register(cron(overlap_policy="enqueue"))
     for _ in range(2):
         await bench.run_due(after=60)
@@ -144,6 +143,21 @@ async def test_who_waits_for_the_one_before_is_woken_when_it_ends(bench: Bench) 
     assert not waiting.done()
     await bench.ack(first)
     assert len(await asyncio.wait_for(waiting, PATIENCE)) == 1
+
+
+async def test_runs_wait_for_each_other_in_several_queues_too(bench: Bench) -> None:
+    for queue in ("q", "r"):
+        template = msgspec.json.encode({"type": "cron.job", "args": [], "options": {"queue": queue}})
+        await bench.service.schedules.register(
+            Cron(name="c", expression="@every 60s", template=template, overlap_policy="enqueue")
+        )
+        await bench.run_due(after=60)
+    (first,) = await bench.fetch("q", "r", count=9)
+    waiting = asyncio.create_task(bench.service.jobs.fetch(Claim(("r",)), wait=LONG_WAIT))
+    await bench.until_parked()
+    await bench.ack(first)
+    (second,) = await asyncio.wait_for(waiting, PATIENCE)
+    assert (first.queue, second.queue) == ("q", "r")
 
 
 async def test_a_disabled_cron_job_does_not_fire(bench: Bench) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Final
 
 import msgspec
@@ -48,12 +48,16 @@ def next_plain(
         asked *= 2  # some were left out; there may be others behind them
 
 
-def one_of_each(tx: Transaction, queue: str, available: list[Job]) -> list[Job]:
-    """Leave out jobs that share an exclusive key with an earlier one."""
+def one_of_each(tx: Transaction, queue: str, available: list[Job], taken: Set[str] = frozenset()) -> list[Job]:
+    """Leave out jobs that share an exclusive key with an earlier one. ``taken``: the keys of jobs before all these."""
     keys = [job.exclusive_key for job in available]
     if not any(keys):
         return available
-    chosen = [job for place, job in enumerate(available) if keys[place] is None or keys[place] not in keys[:place]]
+    chosen = [
+        job
+        for place, (job, key) in enumerate(zip(available, keys, strict=True))
+        if key is None or (key not in taken and key not in keys[:place])
+    ]
     pass_over(tx, queue, available, chosen)
     return chosen
 

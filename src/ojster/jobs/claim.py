@@ -16,7 +16,7 @@ from ojster.core.job import Job
 from ojster.core.job_flags import ENQUEUE_TTL
 from ojster.core.states import JobState
 from ojster.core.tenant import NOBODY, called
-from ojster.jobs.available import MANY_QUEUES, FirstLook, next_plain
+from ojster.jobs.available import MANY_QUEUES, FirstLook, next_plain, one_of_each
 from ojster.jobs.checkpoints import give_checkpoints
 from ojster.jobs.claim_policy import Claim, ClaimPolicy, Share
 from ojster.jobs.deadlines import end_waits
@@ -84,6 +84,7 @@ class ClaimPipeline:
                 self._policies[number].note_use(kind, name)
             self._answers, self._joins = self._steps("answer"), self._steps("join")
         self._has_settled = False
+        self._taken_keys: set[str] = set()
 
     def _steps(self, name: str) -> list[Callable[..., Any]]:
         """Return the step of each policy in use that has one of this name."""
@@ -177,6 +178,8 @@ class ClaimPipeline:
             jobs = next_plain(self.tx, share, queue, tenant, room, ahead)
             for find in finders:
                 jobs = find(share, queue, tenant, room, jobs)
+            if self._taken_keys:  # by jobs of other queues or tenants, which are not active yet
+                jobs = one_of_each(self.tx, queue, jobs, self._taken_keys)
             again = False
             for need_run in checks:
                 jobs, more = need_run(queue, jobs)
@@ -185,6 +188,7 @@ class ClaimPipeline:
             jobs = fit(share, queue, jobs)
         for note in self._steps("taken"):
             note(tenant, jobs)
+        self._taken_keys.update(key for job in jobs if (key := job.exclusive_key) is not None)
         return jobs
 
     def can_start(self, jobs: list[Job]) -> list[Job]:

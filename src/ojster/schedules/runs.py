@@ -60,6 +60,25 @@ def unfinished_jobs(tx: Transaction, name: str, lock: str = "") -> list[Job]:
     return [Job(*row) for row in rows]
 
 
+def queues_of_next(tx: Transaction, job: Job) -> list[str]:
+    """Return the queues of the runs that wait until this run of the same cron job ends.
+
+    They differ where the cron job was changed meanwhile, or a dead letter was moved.
+    """
+    rows = tx.execute(
+        """
+        SELECT DISTINCT queue
+        FROM jobs
+        WHERE cron_name = (SELECT cron_name FROM jobs WHERE seq = :seq)
+            AND finished_at IS NULL
+            AND state = 'available'
+            AND exclusive_key = :key
+        """,
+        {"seq": job.seq, "key": job.exclusive_key},
+    )
+    return [queue for (queue,) in rows]
+
+
 def unfinished_workflows(tx: Transaction, name: str) -> list[tuple[str, str]]:
     """Return the ids and the states of the unfinished workflows of a cron job, the oldest first, as for jobs."""
     rows = tx.execute(
