@@ -129,6 +129,16 @@ async def test_s60_w2_delayed_retries_follow_normal_ones_and_precede_other_react
     assert await types(bench) == ["tell"]
 
 
+@pytest.mark.parametrize(("total", "state"), [(1_799, "discarded"), (1_800, "retryable")])
+async def test_a_delayed_retry_beyond_the_total_timeout_is_not_made_and_the_failure_is_told(
+    bench: Bench, total: int, state: str
+) -> None:
+    reactions = {"on_failure": [{"action": "retry-with-delays", "delays": ["30m"]}, job("tell")]}
+    await push(bench, reactions, retry={"max_attempts": 1}, total_timeout=total)
+    assert (await bench.fail(await bench.fetch_one())).state == state
+    assert await types(bench) == ([] if state == "retryable" else ["tell"])
+
+
 @pytest.mark.parametrize("attempts", [1, 3])
 @pytest.mark.parametrize(
     "error", [{"retryable": False}, {"code": "DISCARD"}, {"code": "DEAD_LETTER"}, {"code": "FAIL"}, {"type": "auth.No"}]

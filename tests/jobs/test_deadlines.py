@@ -9,6 +9,7 @@ import pytest
 
 from ojster.core.errors import InvalidRequest
 from ojster.core.job import Job
+from ojster.fleet.workers import Heartbeat
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.interventions import retry
 from ojster.jobs.new_job import read_job
@@ -123,8 +124,6 @@ async def test_a_running_attempt_ends_with_the_total_time_of_its_job(bench: Benc
 
 
 async def test_heartbeats_do_not_extend_a_lease_beyond_the_total_time(bench: Bench, service: Service) -> None:
-    from ojster.fleet.workers import Heartbeat
-
     job = await bench.push(total_timeout=100)
     await bench.fetch_one(worker_id="w")
     bench.clock.advance(90)
@@ -138,6 +137,28 @@ async def test_a_retry_that_could_not_complete_in_time_is_not_made(bench: Bench)
         job = await bench.push(total_timeout=100, timeout=timeout, retry=RETRY)
         await bench.fail(await bench.fetch_one())
         assert (await bench.find(job)).state == state
+
+
+@pytest.mark.parametrize("number", [0.0, 0.999])
+async def test_a_retry_that_is_made_is_in_time_whatever_its_jitter(
+    bench: Bench, number: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ojster.jobs.transitions.random.random", lambda: number)  # delays of 45 and 135 seconds
+    await bench.push(total_timeout=100, retry=RETRY | {"initial_interval": "PT90S", "jitter": True})
+    failed = await bench.fail(await bench.fetch_one())
+    assert failed.state == ("retryable" if number == 0.0 else "discarded")
+
+
+async def test_the_delay_after_deaths_of_workers_is_in_time(bench: Bench) -> None:
+    job = await bench.push(total_timeout=100)
+    states = []
+    for after in (97, 2.6):
+        bench.clock.advance(after)
+        await bench.service.fleet.beat(Heartbeat("w"))
+        await bench.fetch_one(worker_id="w")
+        await bench.service.fleet.leave("w", lost=True)
+        states.append((await bench.find(job)).state)
+    assert states == ["available", "discarded"], "the delay after the second death is at least half a second"
 
 
 async def test_a_job_waits_for_a_retry_no_longer_than_its_total_time(bench: Bench) -> None:

@@ -76,7 +76,6 @@ def fail_attempt(
     After a loss, the retry skips the backoff, unless it is not the first death of a worker. With ``running``, its
     worker may still run it: see ``end``.
     """
-    immediately = loss is Loss.LEASE or (loss is Loss.WORKER and job.losses == 1)
     tx.load_envelopes([job])
     policy = _policy_of(tx, job)
     verdict = _verdict(tx, job, failure, policy, loss)
@@ -92,26 +91,23 @@ def fail_attempt(
     tx.emit("job.failed", job, attempt=job.attempt, max_attempts=job.max_attempts, error=error, **ran)
     for follow_up in hooks(tx).failed:
         follow_up(tx, job, failure)
-    delayed = None
-    if verdict == Verdict.EXHAUSTED:
-        if job.flags and loss is not Loss.WORKER and failure.type != TOTAL_TIMEOUT_ERROR:
-            delayed = next((delay for ask in hooks(tx).last_retry if (delay := ask(job)) is not None), None)
-        verdict = exhausted(policy)
-    if verdict != Verdict.RETRY and delayed is None:
-        finish(tx, job, JobState.DISCARDED, dead=verdict == Verdict.DEAD_LETTER, running=running)
+    delay = _delay(tx, job, failure, policy, loss, verdict)
+    if delay is None:
+        end_as = exhausted(policy) if verdict in (Verdict.RETRY, Verdict.EXHAUSTED) else verdict
+        finish(tx, job, JobState.DISCARDED, dead=end_as == Verdict.DEAD_LETTER, running=running)
         last = {"total_attempts": job.attempt, "last_error": error, **ran}
         tx.emit("job.discarded", job, attempt=job.attempt, error=error, dead_letter=bool(job.dead), **last)
         if job.dead:
             tx.emit("dead_letter.added", job, attempt=job.attempt, error=error)
         tx.note_event(job, "on_failure")
         return
-    if immediately and delayed is None:
+    if verdict == Verdict.RETRY and _skips_backoff(job, loss):
         make_available(tx, [job])
         return
     if stop_jobs(tx, [job]):
         return
     tx.move(job, JobState.RETRYABLE.value)
-    job.retry_delay = _delay(job, policy, loss) if delayed is None else delayed
+    job.retry_delay = delay
     job.due_at = tx.now + job.retry_delay
     job.worker_id = None
     tx.expect(job.due_at)
@@ -143,7 +139,7 @@ def _policy_of(tx: Transaction, job: Job) -> RetryPolicy:
 
 def _verdict(tx: Transaction, job: Job, failure: Failure, policy: RetryPolicy, loss: Loss | None) -> Verdict:
     died = loss is Loss.WORKER
-    verdict = judge(
+    return judge(
         policy,
         attempt=job.losses if died else job.counted_attempts,
         max_attempts=tx.settings.most_losses + 1 if died else job.max_attempts,
@@ -151,11 +147,37 @@ def _verdict(tx: Transaction, job: Job, failure: Failure, policy: RetryPolicy, l
         code=failure.code,
         retryable=failure.retryable,
     )
-    if verdict == Verdict.RETRY and (deadline := total_deadline(tx, job)) is not None:
-        retry_at = tx.now if loss is not None else tx.now + policy.delay(job.counted_attempts, 0.0)
-        if retry_at + (job.timeout or 0) > deadline:  # it could not complete in time
-            return exhausted(policy)
-    return verdict
+
+
+def _delay(
+    tx: Transaction, job: Job, failure: Failure, policy: RetryPolicy, loss: Loss | None, verdict: Verdict
+) -> int | None:
+    """Return the time until the next attempt of a failed job, in microseconds; ``None``: it gets none.
+
+    It gets none that could not complete within the total timeout.
+    """
+    delay = None
+    if verdict == Verdict.RETRY:
+        if _skips_backoff(job, loss):
+            delay = 0
+        elif loss is Loss.WORKER:
+            delay = _AFTER_DEATHS.delay(job.losses - 1, random.random())
+        else:
+            delay = policy.delay(job.counted_attempts, random.random())
+    elif verdict == Verdict.EXHAUSTED and job.flags and loss is not Loss.WORKER and failure.type != TOTAL_TIMEOUT_ERROR:
+        delay = next((delay for ask in hooks(tx).last_retry if (delay := ask(job)) is not None), None)
+    if delay is not None and (deadline := total_deadline(tx, job)) is not None:
+        return delay if tx.now + delay + (job.timeout or 0) <= deadline else None
+    return delay
+
+
+def _skips_backoff(job: Job, loss: Loss | None) -> bool:
+    """Whether a lost attempt is retried at once: it is, unless it is not the first death of a worker."""
+    return loss is Loss.LEASE or (loss is Loss.WORKER and job.losses == 1)
+
+
+_AFTER_DEATHS: Final = RetryPolicy(initial_interval=SECOND, backoff_coefficient=4.0, max_interval=5 * MINUTE)
+"""The delays after the second and further deaths of workers."""
 
 
 def note_failure(tx: Transaction, job: Job, failure: Failure) -> None:
@@ -184,17 +206,6 @@ def fail_lost_attempts(tx: Transaction, lost: Sequence[tuple[Job, Failure]], los
     for job, _ in lost:  # after all: what follows from one may end others of them
         for follow_up in hooks(tx).lose:
             follow_up(tx, job)
-
-
-def _delay(job: Job, policy: RetryPolicy, loss: Loss | None) -> int:
-    """Return the time until the next attempt of a failed job, in microseconds."""
-    if loss is Loss.WORKER:
-        return _AFTER_DEATHS.delay(job.losses - 1, random.random())
-    return policy.delay(job.counted_attempts, random.random())
-
-
-_AFTER_DEATHS: Final = RetryPolicy(initial_interval=SECOND, backoff_coefficient=4.0, max_interval=5 * MINUTE)
-"""The delays after the second and further deaths of workers."""
 
 
 def make_available(tx: Transaction, jobs: Iterable[Job]) -> None:
