@@ -12,6 +12,7 @@ from ojster.core.errors import Conflict
 from ojster.core.events import EventFilter
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
+from ojster.fleet.workers import Heartbeat
 from ojster.jobs.scope import Caller
 from ojster.reactions import OF_JOB, enqueue, retry_after, start
 from tests.conftest import Bench
@@ -127,6 +128,26 @@ async def test_s60_w2_delayed_retries_follow_normal_ones_and_precede_other_react
         await bench.run_due(waits[-1][1])
     assert waits == [("retryable", 1), ("retryable", 1_800), ("retryable", 86_400), ("discarded", 86_400)]
     assert await types(bench) == ["tell"]
+
+
+@pytest.mark.parametrize("attempts", [0, 1, 2])
+@pytest.mark.parametrize("deaths", [0, 1, 2])
+async def test_neither_deaths_of_workers_nor_no_attempts_use_up_delayed_retries(
+    bench: Bench, attempts: int, deaths: int
+) -> None:
+    reactions = {"on_failure": [{"action": "retry-with-delays", "delays": ["30m", "1d"]}]}
+    await push(bench, reactions, retry={"max_attempts": attempts, "jitter": False})
+    for _ in range(deaths):
+        await bench.service.fleet.beat(Heartbeat("w"))
+        await bench.fetch_one(worker_id="w")
+        await bench.service.fleet.leave("w", lost=True)
+        await bench.run_due(10)
+    waits = []
+    for _ in range(max(1, attempts) + 2):
+        failed = await bench.fail(await bench.fetch_one())
+        waits.append(0 if failed.state == "discarded" else (failed.retry_delay or 0) // 1_000_000)
+        await bench.run_due(waits[-1])
+    assert waits[-3:] == [1_800, 86_400, 0]
 
 
 @pytest.mark.parametrize(("total", "state"), [(1_799, "discarded"), (1_800, "retryable")])

@@ -53,6 +53,6 @@ class EventExtension(Extension):
         for action in reactions_of(job.envelope).get("on_failure", ()):
             if isinstance(action, RetryWithDelays):
                 delays = delays_of(action)
-                used = job.attempt - job.max_attempts
+                used = job.counted_attempts - max(1, job.max_attempts)
                 return delays[used] if used < len(delays) else None
         return None
