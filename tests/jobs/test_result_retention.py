@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from ojster.core.durations import HOUR
-from ojster.core.errors import OjsterError
+from ojster.core.errors import NotFound, OjsterError
 from ojster.core.refusals import ResultTooLarge
 from ojster.core.settings import ServiceRetention, ServiceSettings
 from ojster.jobs.messages import Acknowledgement
 from ojster.schedules.retention import forget
-from tests.conftest import Bench, Http, shown
+from tests.conftest import Bench, Http, request, shown
 from tests.workflows.bench import WorkflowBench
 
 pytestmark = pytest.mark.anyio
@@ -95,6 +96,31 @@ async def test_a_job_that_is_deleted_earlier_takes_its_result_along(http: Http, 
     assert (await http("GET", f"{JOBS}/{later}/result")).status_code == 410
     await prune(bench, 3600)
     assert (await http("GET", f"{JOBS}/{later}")).status_code == 404
+
+
+@pytest.mark.parametrize("limits", [{}, {"result_ttl": 60}, {"result_size_limit": 100}, {"result_ttl": -1}], ids=str)
+@pytest.mark.parametrize("end", ["completed", "discarded", "dead", "cancelled"])
+async def test_a_job_with_limits_of_its_result_is_deleted_after_its_own_time_however_it_ends(
+    bench: Bench, end: str, limits: dict[str, Any]
+) -> None:
+    exhaustion = "dead_letter" if end == "dead" else "discard"
+    retry = {"max_attempts": 1, "on_exhaustion": exhaustion}
+    new = request(retry=retry, **limits) | {"expiration_delay": msgspec.Raw(b'"PT1H"')}
+    (pushed,) = await bench.service.jobs.enqueue([new])
+    active = await bench.fetch_one()
+    match end:
+        case "completed":
+            await bench.ack(active, b"1")
+        case "cancelled":
+            await bench.service.jobs.cancel(active.id)
+        case _:
+            await bench.fail(active)
+    await prune(bench, 3_599)
+    assert (await bench.find(active)).dead == (end == "dead")
+    for after in (1, 0):  # the result first
+        await prune(bench, after)
+    with pytest.raises(NotFound):
+        await bench.find(pushed.job)
 
 
 async def test_the_result_of_a_step_is_kept_until_its_workflow_ends(flow: WorkflowBench) -> None:

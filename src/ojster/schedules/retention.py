@@ -41,9 +41,14 @@ _NOT_IN_COLLECTION: Final = (
 )
 """Leaves out jobs that an item in a collection refers to."""
 
-_OWN: Final = (
-    f"state = :state AND due_at <= :now AND node IS NULL AND flags & {RESULT_LIMITS} = 0 AND {_NOT_IN_COLLECTION}"
-)
+# The result of a completed job that has limits is deleted first; only then are its limits lifted.
+_OWN: Final = f"""
+    state = :state
+    AND due_at <= :now
+    AND node IS NULL
+    AND (state <> 'completed' OR flags & {RESULT_LIMITS} = 0)
+    AND {_NOT_IN_COLLECTION}
+"""
 _USUAL: Final = f"""
     state = :state
     AND dead = :dead
