@@ -14,6 +14,7 @@ from ojster.core.job import Job
 from ojster.core.json_objects import read_members
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.scope import Caller
+from ojster.operators import QueueConfigBody
 from ojster.reactions import OF_JOB, enqueue, retry_after, start
 from tests.conftest import Bench
 
@@ -128,6 +129,42 @@ async def test_s60_w2_delayed_retries_follow_normal_ones_and_precede_other_react
         await bench.run_due(waits[-1][1])
     assert waits == [("retryable", 1), ("retryable", 1_800), ("retryable", 86_400), ("discarded", 86_400)]
     assert await types(bench) == ["tell"]
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("final error", True),
+        ("limit", True),
+        ("full queue", True),
+        ("deleted queue", True),
+        ("cancelled", False),
+        ("expired", False),
+    ],
+)
+async def test_a_failure_is_told_however_a_job_is_given_up(bench: Bench, how: str, told: bool) -> None:
+    queues, reactions = bench.service.queues, {"on_failure": [job("tell")]}
+    limit = {"rate_limit": {"key": "k", "rate": {"limit": 1, "period": "PT60S"}, "on_limit": "drop"}}
+    await queues.configure("full", QueueConfigBody(max_size=1, overflow_policy="drop_oldest"))
+    queue = "full" if how == "full queue" else "q"
+    ways: dict[str, dict[str, Any]] = {"limit": limit, "expired": {"expires_at": "+PT60S"}}
+    options = ways.get(how, {})
+    first = await push(bench, reactions, queue=queue, **options)
+    match how:
+        case "final error":
+            await bench.fail(await bench.fetch_one("q"), retryable=False)
+        case "limit":
+            await push(bench, reactions, queue="q", **options)
+            assert [len(await bench.fetch("q")) for _ in range(2)] == [1, 0]
+        case "full queue":
+            await push(bench, reactions, queue="full")
+        case "deleted queue":
+            await queues.delete("q", strategy="discard")
+        case "cancelled":
+            await bench.service.jobs.cancel(first.id)
+        case _:
+            await bench.run_due(60)
+    assert await types(bench) == ["tell"] * told
 
 
 @pytest.mark.parametrize("attempts", [0, 1, 2])

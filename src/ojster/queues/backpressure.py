@@ -138,6 +138,7 @@ def _drop_oldest(tx: Transaction, queue: str, wanted: int) -> None:
         note_failure(tx, job, failure)
         finish(tx, job, JobState.DISCARDED)
         tx.emit("backpressure.dropped", job)
+        tx.note_event(job, "on_failure")
 
 
 def _warn(tx: Transaction, queue: str, bound: Bound, before: int, after: int) -> None:

@@ -200,6 +200,7 @@ class KeyLimitPolicy(ClaimPolicy):
                 note_failure(tx, job, _dropped(key))
                 finish(tx, job, JobState.DISCARDED)
                 tx.emit("rate_limit.dropped", job, key=key)
+                tx.note_event(job, "on_failure")
             else:
                 tx.move(job, JobState.SCHEDULED.value)
                 tx.emit("job.scheduled", job, scheduled_at=gate.opens_at, reason="rate_limit")
