@@ -8,11 +8,13 @@ import msgspec
 import pytest
 
 from ojster.core.access import Access, Operation
-from ojster.core.errors import Conflict, Forbidden, InvalidRequest, NotFound, OjsterError
+from ojster.core.errors import Conflict, Duplicate, Forbidden, InvalidRequest, NotFound, OjsterError
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
+from ojster.core.refusals import JobTypeNotAllowed
 from ojster.jobs.interventions import DeadLetterRetry, delete, retry, revive
 from ojster.jobs.scope import Caller
+from ojster.operators import QueueConfigBody
 from tests.conftest import START, Bench, shown
 
 pytestmark = pytest.mark.anyio
@@ -208,3 +210,34 @@ async def test_the_envelope_of_a_changed_job_still_says_who_created_it(bench: Be
     await bench.fail(await bench.fetch_one())
     again = await bench.service.jobs.retry_dead(pushed.job.id, DeadLetterRetry(pushed.job.id, args=[1]))
     assert (shown(again)["created_by"], shown(again)["args"]) == ("ada", [1])
+
+
+async def test_a_changed_job_is_unique_by_its_new_values(bench: Bench) -> None:
+    unique = {"keys": ["type", "args"]}
+    job = await bench.push("t", 1, retry=DEAD, unique=unique)
+    await bench.fail(await bench.fetch_one())
+    again = await bench.service.jobs.retry_dead(job.id, DeadLetterRetry(job.id, queue="q"))
+    assert again.unique_key == (await bench.find(job)).unique_key == job.unique_key
+    await bench.fail(await bench.fetch_one("q"))
+    await bench.service.jobs.retry_dead(job.id, DeadLetterRetry(job.id, args=[2]))
+    with pytest.raises(Duplicate):
+        await bench.push("t", 2, unique=unique)
+    await bench.push("t", 1, unique=unique)
+
+
+async def test_a_dead_letter_does_not_move_to_a_queue_that_does_not_take_its_type(bench: Bench) -> None:
+    await bench.service.queues.configure("small", QueueConfigBody(allowed_job_types=["other.*"]))
+    dead = await bury(bench)
+    with pytest.raises(JobTypeNotAllowed):
+        await bench.service.jobs.retry_dead(dead.id, DeadLetterRetry(dead.id, queue="small"))
+    assert await counts(bench) == {"default": {"discarded": 1}}
+    assert (await bench.find(dead)).queue == "default"
+
+
+@pytest.mark.parametrize(("args", "is_encoded"), [([2], False), ([{"ojs_encoded": True, "data": ""}], True)])
+async def test_plain_arguments_take_the_place_of_encoded_ones(bench: Bench, args: list[Any], is_encoded: bool) -> None:
+    meta = {"a": 1, "ojs.codec.encodings": ["binary/encrypted"], "ojs.codec.key_id": "k"}
+    job = await bench.push("t", {"ojs_encoded": True, "data": "eA=="}, retry=DEAD, meta=meta)
+    await bench.fail(await bench.fetch_one())
+    again = await bench.service.jobs.retry_dead(job.id, DeadLetterRetry(job.id, args=args))
+    assert (again.args, again.meta) == (args, meta if is_encoded else {"a": 1})

@@ -148,6 +148,9 @@ class Extension:
     def pushed(self, tx: Transaction, queues: Iterable[str]) -> None:
         """Follow up on jobs that were pushed; ``queues`` has the queue of each."""
 
+    def check_move(self, tx: Transaction, job: Job, queue: str) -> None:
+        """Check that a job may move to a queue, or raise its refusal."""
+
     def moved(self, tx: Transaction, jobs: Sequence[Job]) -> None:
         """Follow up on waiting or finished jobs that have changed their queue."""
 
@@ -270,7 +273,7 @@ class Hooks:
         self.settle = overriding("settle")
         self.finish = overriding("finish")
         self.pushed = overriding("pushed")
-        self.moved = overriding("moved")
+        self.check_move, self.moved = overriding("check_move"), overriding("moved")
         self.revived = overriding("revived")
         self.deleted = overriding("deleted")
         self.erase = overriding("erase")

@@ -15,6 +15,7 @@ from ojster.core.json_objects import read_members
 from ojster.core.refusals import CancellationRequested
 from ojster.core.states import FINISHED, JobState
 from ojster.jobs.authorship import creator_of, sign
+from ojster.jobs.encoding import with_honest_meta
 from ojster.jobs.extension import hooks, lock_with, settle
 from ojster.jobs.names import WAIT_TYPE, refuse_reserved
 from ojster.jobs.new_job import read_job
@@ -202,12 +203,12 @@ def retry_dead(tx: Transaction, revivals: Sequence[DeadLetterRetry]) -> list[Job
 
 
 def _revise(tx: Transaction, job: Job, revival: DeadLetterRetry) -> None:
-    """Change a job before it runs again. Its id, unique key and limits stay.
+    """Change a job before it runs again. Its id and limits stay. Plain arguments may take the place of encoded ones.
 
     Raises
     ------
     InvalidRequest, InvalidPolicy, PayloadTooLarge
-        The changed job is invalid.
+        The changed job is invalid, or its new queue does not take it.
     """
     members = read_members(job.envelope, "The job")
     for name in ("scheduled_at", "expires_at"):
@@ -220,21 +221,29 @@ def _revise(tx: Transaction, job: Job, revival: DeadLetterRetry) -> None:
     if revival.retry is not None:
         changes["retry"] = msgspec.json.decode(members.get("retry", b"{}")) | revival.retry
     members |= {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in changes.items()}
+    if revival.args is not None:
+        members = with_honest_meta(members)
     largest = 2 * tx.settings.largest_job
     revised = read_job(members, tx.now, largest=largest, tenant=job.tenant, is_step=job.node is not None)
     if revised.queue != job.queue:
         refuse_reserved(revised.queue)
+        for check in hooks(tx).check_move:
+            check(tx, job, revised.queue)
         tx.count(job.queue, job.tenant, job.state, -1)
         tx.count(revised.queue, job.tenant, job.state, 1)
         ensure_queues(tx, {revised.queue})
     has_moved = revised.queue != job.queue
     job.queue, job.max_attempts = revised.queue, revised.max_attempts
     job.envelope = sign(revised.envelope, creator_of(job.envelope))
-    job.needs, job.trace_id = revised.needs, revised.trace_id
+    job.needs, job.trace_id, job.unique_key = revised.needs, revised.trace_id, revised.unique_key
     tx.execute(
         """
         UPDATE jobs
-        SET queue = :queue, max_attempts = :max_attempts, needs = :needs, trace_id = :trace_id
+        SET queue = :queue,
+            max_attempts = :max_attempts,
+            needs = :needs,
+            trace_id = :trace_id,
+            unique_key = :unique_key
         WHERE seq = :seq
         """,
         {
@@ -242,6 +251,7 @@ def _revise(tx: Transaction, job: Job, revival: DeadLetterRetry) -> None:
             "max_attempts": job.max_attempts,
             "needs": job.needs,
             "trace_id": job.trace_id,
+            "unique_key": job.unique_key,
             "seq": job.seq,
         },
     )

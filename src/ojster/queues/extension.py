@@ -103,6 +103,11 @@ class QueueExtension(Extension):
                 tx.effects.opened.update(pool.queues)
         free_limits(tx, jobs)
 
+    def check_move(self, tx: Transaction, job: Job, queue: str) -> None:
+        """Refuse a job whose type its new queue does not take."""
+        if (rules := queue_rules(tx).get(queue)) is not None:
+            rules.check_type(job.type, queue)
+
     def moved(self, tx: Transaction, jobs: Sequence[Job]) -> None:
         """Note under the keys of jobs the queues that they are in now, so that these are woken when there is room."""
         for key, queue in {(job.limit_key, job.queue): None for job in jobs}:
