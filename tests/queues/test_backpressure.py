@@ -9,10 +9,12 @@ import asyncio
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from ojster.core.errors import Duplicate, QueueFull
 from ojster.queues.rules import may_be_bounded
+from ojster.schedules.cron import Cron
 from ojster.service import Service
 from ojster.storage.open import open_database
 from tests.conftest import Bench, Clock, Http, request
@@ -188,3 +190,18 @@ async def test_an_atomic_batch_makes_room_too(http: Http, bench: Bench) -> None:
         answer = await http("POST", "/ojs/v1/jobs/batch", {"jobs": jobs, "mode": "atomic"})
         assert answer.status_code in (200, 201), answer.text
     assert (await bench.service.jobs.count())["q"]["available"] == 2
+
+
+async def test_a_full_queue_accepts_steps_and_reactions_but_no_runs_of_cron_jobs(http: Http, bench: Bench) -> None:
+    await bound(http, 1)
+    await bench.push("waits", queue="q")
+    job = {"type": "reaction", "args": [], "options": {"queue": "q"}}
+    reactions = {"on_creation": [{"action": "enqueue", "job": job}]}
+    assert (await http("POST", "/ojs/v1/jobs", {"type": "t", "args": [], "event_reactions": reactions})).is_success
+    steps = [{"type": "step", "args": [], "options": {"queue": "q"}}]
+    assert (await http("POST", "/ojs/v1/workflows", {"type": "chain", "steps": steps})).is_success
+    template = msgspec.json.encode({"type": "cron", "args": [], "options": {"queue": "q"}})
+    await bench.service.schedules.register(Cron(name="c", expression="@every 60s", template=template))
+    await bench.run_due(60)
+    assert [miss.reason for miss in await bench.service.schedules.misses("c")] == ["QUEUE_FULL"]
+    assert [job.type for job in await bench.fetch("q", count=9)] == ["waits", "reaction", "step"]

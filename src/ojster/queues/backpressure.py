@@ -1,8 +1,8 @@
 """Depth bounds of queues, and what happens when one is reached.
 
 Each process remembers which queues have bounds (``ojster.storage.memory``), so a push into any other queue costs
-nothing. A push into a bounded queue counts its jobs in the same transaction, with the queue locked. Jobs of workflows,
-and those in callers' transactions, are not bounded: they could not wait, or would block for too long.
+nothing. A push into a bounded queue counts its jobs in the same transaction, with the queue locked. Jobs of workflows
+and reactions, and those in callers' transactions, are not bounded: they could not wait, or would block for too long.
 
 Spec: ojs-backpressure
 """

@@ -44,7 +44,7 @@ class Miss(msgspec.Struct, frozen=True, kw_only=True):
     is_complete:
         Whether all of them were counted; if not, there were at least ``occurrences``.
     reason:
-        ``overlap_skip``, ``dst_skip``, ``maintenance``, ``late``, or the code of the refusal, such as ``queue_full``.
+        ``overlap_skip``, ``dst_skip``, ``maintenance``, ``late``, or the code of the refusal, such as ``QUEUE_FULL``.
     message:
         The reason, for people.
     active_id:

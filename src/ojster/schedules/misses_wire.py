@@ -15,7 +15,7 @@ class CronMissInfo(Struct, kw_only=True):
     """Consecutive occurrences of a cron job, from ``since`` to ``until``, that started nothing for one ``reason``.
 
     The reason is ``overlap_skip``, ``dst_skip``, ``maintenance``, ``late`` or the code of a refusal, such as
-    ``queue_full``. There were at least ``occurrences`` if ``is_complete`` is false. ``active_id`` is the run with which
+    ``QUEUE_FULL``. There were at least ``occurrences`` if ``is_complete`` is false. ``active_id`` is the run with which
     they would have overlapped.
     """
 
