@@ -218,3 +218,17 @@ def test_an_overlap_policy_that_does_not_exist_is_refused(app: App) -> None:
         app.cron("@daily", overlap_policy="skp")(app.job("report")(lambda: None))  # type: ignore[call-overload]
     with pytest.raises(InvalidRequest, match=why):
         Cron(name="report", expression="@daily", overlap_policy="skp")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("members", "why"),
+    [
+        ({"meta_keys": ["order"]}, r"'meta_keys' needs 'meta' in 'keys', which is \['args'\]. Add 'meta'."),
+        ({"keys": ["queue"], "args_keys": ["order"]}, r"'args_keys' needs 'args' in 'keys', which is \['queue'\]."),
+        ({"keys": [], "args_keys": ["order"]}, "'args_keys' needs 'args'"),
+    ],
+)
+def test_names_that_a_uniqueness_policy_would_not_compare_are_refused(members: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        Unique(**members)
+    Unique(**members | {"keys": ["args", "meta"]})

@@ -106,9 +106,9 @@ CALLS: Final[dict[str, tuple[Callable[..., Any], Mapping[str, Any]]]] = {
         },
     ),
     "Unique": (
-        lambda **options: Unique(**options).to_wire(),
+        lambda **options: Unique(**{"keys": ["args", "meta"], "meta_keys": ["b"]} | options).to_wire(),
         {
-            "keys": ["queue"],
+            "keys": ["args", "meta", "queue"],
             "args_keys": ["a"],
             "meta_keys": ["a"],
             "period": 5,

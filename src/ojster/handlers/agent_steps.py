@@ -14,9 +14,10 @@ import msgspec
 from ojster.core.durations import SECOND
 from ojster.handlers import flow_loop
 from ojster.handlers.agent import Reply
+from ojster.handlers.error_types import class_name
 from ojster.handlers.flow import Flow
 from ojster.handlers.flow_errors import StepFailed
-from ojster.handlers.job_options import Retry, class_name
+from ojster.handlers.job_options import Retry
 from ojster.jobs.policy_wire import parse_retry_policy
 
 ESTIMATED_TOKENS: Final = 1_000

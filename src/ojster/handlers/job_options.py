@@ -30,6 +30,7 @@ from ojster.core.values import (
 )
 from ojster.core.wire import Json
 from ojster.fleet import ml_resources
+from ojster.handlers.error_types import class_name
 from ojster.jobs.expiration import ATTRIBUTE as EXPIRATION
 from ojster.jobs.options_wire import OptionsBody
 from ojster.jobs.policy_wire import RetryPolicyBody, UniquePolicyBody
@@ -136,6 +137,11 @@ class Unique(msgspec.Struct, frozen=True, kw_only=True):
         ``reject``, the default, raises ``Duplicate``; ``ignore`` returns the existing job; ``replace`` cancels the
         existing job; ``replace_except_schedule`` cancels it and keeps its scheduled time.
 
+    Raises
+    ------
+    ValueError
+        ``args_keys`` or ``meta_keys`` has names, but ``keys`` lacks ``args`` or ``meta``.
+
     Examples
     --------
     >>> from ojster import App, Unique
@@ -155,6 +161,12 @@ class Unique(msgspec.Struct, frozen=True, kw_only=True):
     period: Seconds | None = None
     states: Sequence[str] | None = None
     on_conflict: OnConflict = "reject"
+
+    def __post_init__(self) -> None:
+        """Refuse names that have no effect."""
+        for part, names in (("args", self.args_keys), ("meta", self.meta_keys)):
+            if names and part not in self.keys:
+                raise ValueError(f"'{part}_keys' needs {part!r} in 'keys', which is {list(self.keys)}. Add {part!r}.")
 
     def to_wire(self) -> dict[str, Json]:
         """Return the policy as the ``unique`` object of a job.
@@ -423,19 +435,6 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
             if policy is not None:
                 members[name] = policy_to_wire(name, policy)
         return _finite(members)
-
-
-def error_type(error: type[BaseException] | BaseException) -> str:
-    """Return the error type of an exception or its class: its ``error_type``, or the name of the class."""
-    kind = error if isinstance(error, type) else type(error)
-    chosen = getattr(error, "error_type", None)
-    return chosen if isinstance(chosen, str) and chosen else kind.__name__
-
-
-def class_name(kind: type[BaseException]) -> str:
-    """Return the name of a class in ``give_up_on``: its own ``error_type``, or the class with its module."""
-    chosen = vars(kind).get("error_type")
-    return chosen if isinstance(chosen, str) and chosen else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def with_changes(options: JobOptions, changes: Mapping[str, Any]) -> JobOptions:

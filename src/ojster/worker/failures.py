@@ -15,7 +15,7 @@ from ojster.core.job import Job
 from ojster.core.values import to_timestamp
 from ojster.handlers import middleware, raised
 from ojster.handlers.arguments import InvalidArguments
-from ojster.handlers.job_options import class_name, error_type
+from ojster.handlers.error_types import class_name, error_type
 from ojster.handlers.outcomes import HandlerOutcome, RateLimited
 from ojster.handlers.raised import message_of, original
 from ojster.jobs.failure import Failure, clean
