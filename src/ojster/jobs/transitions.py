@@ -166,9 +166,9 @@ def _delay(
             delay = policy.delay(job.counted_attempts, random.random())
     elif verdict == Verdict.EXHAUSTED and job.flags and loss is not Loss.WORKER and failure.type != TOTAL_TIMEOUT_ERROR:
         delay = next((delay for ask in hooks(tx).last_retry if (delay := ask(job)) is not None), None)
-    if delay is not None and (deadline := total_deadline(tx, job)) is not None:
-        return delay if tx.now + delay + (job.timeout or 0) <= deadline else None
-    return delay
+    deadline = None if delay is None else total_deadline(tx, job)
+    is_late = delay is not None and deadline is not None and tx.now + delay + (job.timeout or 0) > deadline
+    return None if is_late else delay
 
 
 def _skips_backoff(job: Job, loss: Loss | None) -> bool:
