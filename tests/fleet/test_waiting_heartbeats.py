@@ -34,12 +34,22 @@ async def waits(bench: Bench) -> None:
         await bench.service.fleet.all()
 
 
+async def patient(bench: Bench, *jobs: str, state: str = "running") -> asyncio.Task[HeartbeatResponse]:
+    """Send a heartbeat that waits for news; again if it was woken for nothing, as who begins to listen is once."""
+    waiting = beat(bench.service, *jobs, state=state)
+    await waits(bench)
+    if waiting.done():
+        assert (await waiting).woken
+        waiting = beat(bench.service, *jobs, state=state)
+        await waits(bench)
+    assert not waiting.done()
+    return waiting
+
+
 async def test_a_cancellation_ends_the_wait(bench: Bench) -> None:
     job = await bench.push()
     await bench.fetch_one(worker_id="w")
-    waiting = beat(bench.service, job.id)
-    await waits(bench)
-    assert not waiting.done()
+    waiting = await patient(bench, job.id)
     await bench.service.jobs.cancel(job.id)
     async with asyncio.timeout(PATIENCE):
         assert (await waiting).woken
@@ -61,8 +71,7 @@ async def test_completions_and_the_cancellation_of_others_jobs_do_not_end_the_wa
     for _ in range(3):
         await bench.push()
     mine, theirs = await bench.fetch_one(worker_id="w"), await bench.fetch_one(worker_id="x")
-    waiting = beat(bench.service, mine.id)
-    await waits(bench)
+    waiting = await patient(bench, mine.id)
     await bench.ack(mine)
     await bench.service.jobs.cancel(theirs.id)
     await waits(bench)
@@ -83,13 +92,7 @@ async def test_an_order_ends_the_wait(bench: Bench) -> None:
 async def test_a_worker_that_obeys_already_waits(bench: Bench) -> None:
     await beat(bench.service, wait=0)
     await bench.service.fleet.direct("w", "quiet")
-    waiting = beat(bench.service, state="quiet")
-    await waits(bench)
-    if waiting.done():  # the news of the order itself came late: that wakes once, and for nothing
-        assert (await waiting).woken
-        waiting = beat(bench.service, state="quiet")
-        await waits(bench)
-    assert not waiting.done()
+    waiting = await patient(bench, state="quiet")  # the news of the order may come late: that, too, wakes once
     waiting.cancel()
 
 
