@@ -177,17 +177,13 @@ class JobContext:
     def append(self, *steps: Step) -> None:
         """Add steps to the container of this job: at the end of a chain, in parallel in a group or graph.
 
-        They are added when the job is acknowledged; if it fails, they are dropped.
+        They are added when the job is acknowledged; if it fails, they are dropped. In a flow, which runs its steps
+        itself, this raises ``RuntimeError``.
 
         Parameters
         ----------
         steps:
             Steps to add.
-
-        Raises
-        ------
-        RuntimeError
-            The job runs a flow.
         """
         if self.runs_flow:
             raise RuntimeError("A flow appends no steps. Run them: await flow.run(step).")
@@ -263,7 +259,13 @@ class JobContext:
         return kept.id
 
     async def restored_args(self) -> list[Any]:
-        """Return the arguments of the job; results that are stored as files are fetched. The worker calls it."""
+        """Return the arguments of the job. The worker calls it.
+
+        Returns
+        -------
+        list
+            The arguments. Results that are stored as files are fetched.
+        """
         args = self.job.args
         if not may_refer(self.job.envelope):
             return args
