@@ -281,13 +281,24 @@ _STEPS_BEFORE: Final = {
 """
 
 
+# Narrow, because the step of a long chain receives a hundred of them. Others than completed leaves are read with the rest
+# of their columns: they have errors, or are composed.
+_PLAIN_COLUMNS: Final = f"""
+    n.id,
+    n.position,
+    n.name,
+    n.state = '{NodeState.COMPLETED}' AND n.kind IN ({", ".join(f"'{kind}'" for kind in sorted(LEAVES))}),
+    COALESCE(n.result, (SELECT j.result FROM jobs AS j WHERE j.id = n.job_id))
+"""
+
+
 def _queries_before(tx: Transaction, kinds: Mapping[int, Inputs]) -> list[Query]:
     """Return the queries of the results that sources request, as far as one query finds them."""
     ids = tx.integers(kinds)
     return [
         (
             f"""
-            SELECT s.id, {_COLUMNS}
+            SELECT s.id, {_PLAIN_COLUMNS}
             FROM nodes AS s {before}
             WHERE s.id {tx.among} AND s.inputs = '{wish}'
             ORDER BY s.id, n.position
@@ -346,6 +357,7 @@ def _inputs_of(tx: Transaction, kinds: Mapping[int, Inputs]) -> dict[int, bytes]
     inputs: dict[int, bytes] = {}
     members_of: dict[int, list[NodeOutcome]] = {}
     by_name = {source for source, kind in kinds.items() if kind == Inputs.NEEDED}
+    others: dict[int, list[int]] = {}
     for source, kind in kinds.items():
         if kind == Inputs.MEMBERS:
             container, members_of[source] = _members_before(tx, source)
@@ -354,34 +366,35 @@ def _inputs_of(tx: Transaction, kinds: Mapping[int, Inputs]) -> dict[int, bytes]
         elif (plain := _plain_inputs(kind, before.get(source, ()))) is not None:
             inputs[source] = plain
         else:
-            members_of[source] = [_outcome(row) for _, *row in before[source]]
+            others[source] = [row[1] for row in before[source]]
+    known = outcomes(tx, {node for nodes in others.values() for node in nodes})
     composed = _composed(tx, [member for members in members_of.values() for member in members])
-    for source, members in members_of.items():
-        shown = [composed[member.id] for member in members]
+    shown = {source: [known[node] for node in nodes] for source, nodes in others.items()}
+    shown |= {source: [composed[member.id] for member in members] for source, members in members_of.items()}
+    for source, members in shown.items():
         if source in by_name:
-            inputs[source] = object_of(shown)
-        elif kinds[source] == Inputs.BEFORE and shown and shown[0].position:
-            inputs[source] = object_of(shown, by_index=True)
+            inputs[source] = object_of(members)
+        elif kinds[source] == Inputs.BEFORE and members and members[0].position:
+            inputs[source] = object_of(members, by_index=True)
         else:
-            inputs[source] = b"[%b]" % b",".join([member.shown() for member in shown])
+            inputs[source] = b"[%b]" % b",".join([member.shown() for member in members])
     return inputs
 
 
 def _plain_inputs(kind: Inputs, rows: Sequence[Row]) -> bytes | None:
     """Return the inputs that rows of ``_queries_before`` make if all are completed jobs or gates; else ``None``.
 
-    The steps of a long chain are such, and each of the next receives a hundred of them. What this does is specified by
-    ``NodeOutcome.shown`` and the way through ``_composed``.
+    What this does is specified by ``NodeOutcome.shown`` and the way through ``outcomes``.
     """
     is_named = kind == Inputs.NEEDED
-    is_object = is_named or bool(rows and rows[0][3])
+    is_object = is_named or bool(rows and rows[0][2])
     parts = [b"{" if is_object else b"["]  # results may be large: each is copied once
-    for _, _, _, position, member, name, state, _, _, result, _, of_job, _ in rows:
-        if state != NodeState.COMPLETED or member not in LEAVES:
+    for _, _, position, name, is_plain, result in rows:
+        if not is_plain:
             return None
         if is_object:
             parts.append(b"%b:" % _encode(name or str(position)) if is_named else b'"%d":' % position)
-        parts.append((of_job if result is None else result) or b"null")
+        parts.append(result or b"null")
         parts.append(b",")
     if rows:
         parts.pop()
