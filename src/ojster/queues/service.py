@@ -105,6 +105,7 @@ class QueueService(CapabilityService, QueueCalls):
             The name or a setting is invalid, or the queue exists.
         """
         self.scope.require_all_tenants("Creating a queue")
+        self.scope.check_queue(name)
         return await self.scope.do(
             lifecycle.create, configuration_of(check_queue_name(name), body or QueueConfigBody())
         )
@@ -126,6 +127,7 @@ class QueueService(CapabilityService, QueueCalls):
             ``move`` has no other queue as ``target``.
         """
         self.scope.require_all_tenants("Deleting a queue")
+        self.scope.check_queue(name if target is None else (name, target))
         if (strategy == "move") != (target is not None) or target == name:
             raise InvalidRequest("'target_queue' names another queue with the strategy 'move', and only with it.")
         if target is not None:
@@ -149,6 +151,7 @@ class QueueService(CapabilityService, QueueCalls):
             The queue does not exist.
         """
         self.scope.require_all_tenants("The configuration of a queue")
+        self.scope.check_queue(name)
         detail = await self._detail(name)
         return QueueConfigurationAnswer(name, show_configuration(detail.overview.queue.limits, detail.config))
 
@@ -168,12 +171,14 @@ class QueueService(CapabilityService, QueueCalls):
 
     async def _configure(self, change: Configuration) -> QueueConfigurationAnswer:
         self.scope.require_all_tenants("Configuring a queue")
+        self.scope.check_queue(change.queue)
         await self.scope.do(configure, change)
         return await self.configuration(change.queue)
 
     async def preview(self, name: str, body: QueueConfigBody) -> QueueChangesAnswer:
         """Return what a change of the configuration of a queue would change. Raises as ``configure``."""
         self.scope.require_all_queues("Configuring a queue")
+        self.scope.check_queue(name)
         change = configuration_of(check_queue_name(name), body)
         return QueueChangesAnswer(name, await self.scope.look(preview.preview, change))
 
