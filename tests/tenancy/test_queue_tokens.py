@@ -10,7 +10,7 @@ import pytest
 from ojster.core.access import Grant, Role
 from tests.conftest import Http
 from tests.tenancy.test_access import GuardedServer, door  # noqa: F401
-from tests.tenancy.world import BASE
+from tests.tenancy.world import ACME, BASE
 
 pytestmark = pytest.mark.anyio
 
@@ -84,3 +84,38 @@ async def test_a_token_for_some_queues_manages_those(door: GuardedServer) -> Non
         assert answer.status_code < 300, (method, path, answer.text)
     listed = await door.http("GET", f"{BASE}/jobs?queue=mine", headers=headers)
     assert len(listed.json()["jobs"]) == 1
+
+
+FOR_ALL_QUEUES: list[tuple[str, str, Any]] = [
+    ("PATCH", "/cron/nightly", {"enabled": False}),
+    ("DELETE", "/cron/nightly", None),
+    ("GET", "/cron", None),
+    ("GET", "/cron/nightly", None),
+    ("GET", "/cron/nightly/misses", None),
+    ("POST", "/cron/nightly/trigger", {}),
+    ("POST", "/definitions", {"name": "own", "type": "chain", "steps": [{"type": "a", "args": []}]}),
+    ("PUT", "/definitions/plan", {"type": "chain", "steps": [{"type": "b", "args": []}]}),
+    ("DELETE", "/definitions/plan", None),
+    ("GET", "/definitions", None),
+    ("GET", "/definitions/plan", None),
+    ("GET", "/definitions/plan/versions/1", None),
+]
+"""Requests about what has jobs in any queue, or rules them."""
+
+
+@pytest.mark.parametrize(("method", "path", "body"), FOR_ALL_QUEUES)
+async def test_a_token_for_some_queues_changes_and_reads_nothing_of_all(
+    door: GuardedServer,  # noqa: F811
+    method: str,
+    path: str,
+    body: Any,
+) -> None:
+    for name, id in door.world.ids.items():
+        path = path.replace(f"{{{name}}}", id)
+    before = await seen(door)
+    place = {} if "/admin/" in path else ACME
+    answer = await door.http(method, BASE + path, body, headers=await limited(door) | place)
+    assert answer.status_code == 403, answer.text
+    assert await seen(door) == before
+    allowed = await door.http(method, BASE + path, body, headers=await door.token(Grant(Role.OWNER)) | place)
+    assert allowed.status_code < 400, allowed.text

@@ -131,7 +131,7 @@ def test_a_queue_is_allowed_by_its_name_or_by_a_prefix() -> None:
     for queue in ("mail.a", "web", "other"):
         with pytest.raises(Forbidden, match=f"limited to the queues mail, web.\\*, not '{queue}'"):
             access.check_queue(queue)
-    with pytest.raises(Forbidden, match="A cron job can push to any queue; 'ada' is limited to mail"):
+    with pytest.raises(Forbidden, match="A cron job needs a token for all queues; 'ada' is limited to mail"):
         access.need_all_queues("A cron job")
     Access("ada", frozenset()).need_all_queues("A cron job")
 
@@ -210,7 +210,7 @@ def test_a_caller_with_some_queues_names_one_of_them(database: Database) -> None
         bound.check_queue(None)
     with pytest.raises(Forbidden, match="not 'other'"):
         bound.check_queue("other")
-    with pytest.raises(Forbidden, match="It can push to any queue"):
+    with pytest.raises(Forbidden, match="It needs a token for all queues"):
         bound.need_all_queues("It")
 
 

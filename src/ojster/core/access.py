@@ -209,7 +209,7 @@ class Access(msgspec.Struct, frozen=True):
         Parameters
         ----------
         what:
-            Subject of the error message: something that can create jobs in any queue.
+            Subject of the error message: something that concerns jobs of any queue.
 
         Raises
         ------
@@ -217,7 +217,9 @@ class Access(msgspec.Struct, frozen=True):
             The token is limited to some queues.
         """
         if self.queues:
-            raise Forbidden(f"{what} can push to any queue; {self.who!r} is limited to {', '.join(self.queues)}.")
+            raise Forbidden(
+                f"{what} needs a token for all queues; {self.who!r} is limited to {', '.join(self.queues)}."
+            )
 
 
 def _matches(queue: str, pattern: str) -> bool:

@@ -114,7 +114,10 @@ class ScheduleService(CapabilityService, ScheduleCalls):
         ------
         NotFound
             There is no such cron job.
+        Forbidden
+            The caller is limited to certain queues.
         """
+        self.scope.need_all_queues("A cron job")
         return await self.scope.do(cron.switch, (self.scope.named(name), enabled))
 
     async def trigger(self, name: str) -> Job | WorkflowInfo:
@@ -176,7 +179,10 @@ class ScheduleService(CapabilityService, ScheduleCalls):
         ------
         NotFound
             There is no such cron job.
+        Forbidden
+            The caller is limited to certain queues.
         """
+        self.scope.need_all_queues("A cron job")
         return await self.scope.do(cron.unregister, self.scope.named(name))
 
     async def find(self, name: str) -> cron.Cron:
@@ -186,7 +192,10 @@ class ScheduleService(CapabilityService, ScheduleCalls):
         ------
         NotFound
             There is no such cron job.
+        Forbidden
+            The caller is limited to certain queues.
         """
+        self.scope.need_all_queues("A cron job")
         return await self.scope.look(cron.find_cron, self.scope.named(name))
 
     async def misses(self, name: str) -> list[Miss]:
@@ -199,11 +208,15 @@ class ScheduleService(CapabilityService, ScheduleCalls):
         ------
         NotFound
             There is no such cron job.
+        Forbidden
+            The caller is limited to certain queues.
         """
+        self.scope.need_all_queues("A cron job")
         return await self.scope.look(list_misses, self.scope.named(name))
 
     async def all(self) -> list[cron.Cron]:
         """Return all cron jobs by name."""
+        self.scope.need_all_queues("A cron job")
         crons, _ = await self.database.read(cron.list_crons, cron.CronSelection(self.scope.tenant))
         return crons
 
@@ -223,5 +236,6 @@ class ScheduleService(CapabilityService, ScheduleCalls):
         enabled:
             Only enabled ones (true) or disabled ones (false); ``None``: both.
         """
+        self.scope.need_all_queues("A cron job")
         selection = cron.CronSelection(self.scope.tenant, enabled, limit, offset)
         return await self.database.read(cron.list_crons, selection)

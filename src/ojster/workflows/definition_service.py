@@ -42,6 +42,7 @@ class DefinitionService(CapabilityService):
         return await self.scope.do(definitions.update_definitions, await self._read_definition(name, members))
 
     async def _read_definition(self, name: str, members: Members) -> Definition:
+        self.scope.need_all_queues("A definition")
         self.scope.check_contents(members)
         definition = read_definition(name, without_nulls(members))
         settings = self.database.settings
@@ -60,11 +61,13 @@ class DefinitionService(CapabilityService):
         NotFound
             The definition or the version does not exist.
         """
+        self.scope.need_all_queues("A definition")
         which = msgspec.structs.replace(which, name=self.scope.named(which.name))
         return await self.scope.look(definitions.find_definitions, which)
 
     async def all(self) -> list[Definition]:
         """Return the latest versions of all definitions, by name."""
+        self.scope.need_all_queues("A definition")
         stored = await self.database.read(definitions.list_definitions, None)
         return [definition for definition in stored if self.scope.sees(split(definition.name)[0])]
 
@@ -78,6 +81,7 @@ class DefinitionService(CapabilityService):
         Conflict
             The definition has unfinished workflows, and ``force`` is false.
         """
+        self.scope.need_all_queues("A definition")
         await self.scope.do(
             definitions.delete_definitions, msgspec.structs.replace(what, name=self.scope.named(what.name))
         )
