@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from ojster.core.access import Grant, Role
+from ojster.tenancy.wire import TenantBody
 from tests.conftest import Http
 from tests.tenancy.test_access import GuardedServer, door  # noqa: F401
 from tests.tenancy.world import ACME, BASE
@@ -25,8 +26,8 @@ async def seen(door: GuardedServer) -> Any:  # noqa: F811
         return await door.http(method, path, body, headers=owner | dict(headers))
 
     door.world.http = cast("Http", http)
-    queues = await door.bench.service.queues.overviews()
-    return await door.world.seen(), queues
+    service = door.bench.service
+    return await door.world.seen(), await service.queues.overviews(), await service.tenants.all()
 
 
 async def limited(door: GuardedServer) -> dict[str, str]:  # noqa: F811
@@ -99,6 +100,10 @@ FOR_ALL_QUEUES: list[tuple[str, str, Any]] = [
     ("GET", "/definitions", None),
     ("GET", "/definitions/plan", None),
     ("GET", "/definitions/plan/versions/1", None),
+    ("PUT", "/admin/tenants/acme", {"limits": {"max_concurrency": 1}}),
+    ("PUT", "/admin/tenants/acme/limits", {"max_concurrency": 1}),
+    ("DELETE", "/admin/tenants/acme", None),
+    ("GET", "/admin/tenants/acme/jobs", None),
 ]
 """Requests about what has jobs in any queue, or rules them."""
 
@@ -112,6 +117,7 @@ async def test_a_token_for_some_queues_changes_and_reads_nothing_of_all(
 ) -> None:
     for name, id in door.world.ids.items():
         path = path.replace(f"{{{name}}}", id)
+    await door.bench.service.tenants.put("acme", TenantBody(public=True))
     before = await seen(door)
     place = {} if "/admin/" in path else ACME
     answer = await door.http(method, BASE + path, body, headers=await limited(door) | place)
@@ -119,3 +125,13 @@ async def test_a_token_for_some_queues_changes_and_reads_nothing_of_all(
     assert await seen(door) == before
     allowed = await door.http(method, BASE + path, body, headers=await door.token(Grant(Role.OWNER)) | place)
     assert allowed.status_code < 400, allowed.text
+
+
+async def test_a_token_for_some_queues_lists_the_jobs_that_a_tenant_has_in_them(door: GuardedServer) -> None:  # noqa: F811
+    job = await door.bench.push(queue="mine", meta={"tenant_id": "acme"})
+    headers = await limited(door)
+    listed = await door.http("GET", f"{BASE}/admin/tenants/acme/jobs?queue=mine", headers=headers)
+    assert [one["id"] for one in listed.json()["items"]] == [job.id]
+    for queue in ("", "?queue=work"):
+        refused = await door.http("GET", f"{BASE}/admin/tenants/acme/jobs{queue}", headers=headers)
+        assert refused.status_code == 403, refused.text

@@ -128,6 +128,7 @@ class TenantService(CapabilityService, TenantCalls):
             The tenant has no configuration.
         """
         self.scope.require_all_tenants("Deleting the configuration of a tenant")
+        self.scope.need_all_queues("Deleting the configuration of a tenant")
         await self.scope.do(tenants.delete_tenants, check_tenant(tenant_id))
 
     async def _find(self, tenant_id: str) -> TenantOverview:
@@ -136,6 +137,7 @@ class TenantService(CapabilityService, TenantCalls):
 
     async def _put(self, change: TenantChange) -> bool:
         self.scope.require_all_tenants("Configuring a tenant")
+        self.scope.need_all_queues("Configuring a tenant")
         return await self.scope.do(tenants.put_tenants, change)
 
 

@@ -31,7 +31,8 @@ async def list_tenant_jobs(request: HttpRequest) -> Answer:
     """List the jobs of a tenant, newest first, optionally by ``state``, ``queue`` and ``type``."""
     page, tenant = numbered_page(request.query), check_tenant(request.path["id"])
     chosen = filter_of({name: request.query.get(name) for name in ("state", "queue", "type")})
-    listed = await request.service.as_(Caller(tenant)).jobs.select(chosen, Page(page.size, page.offset))
+    caller = Caller(tenant, request.service.scope.access)
+    listed = await request.service.as_(caller).jobs.select(chosen, Page(page.size, page.offset))
     items = b",".join([to_json(job) for job in listed.jobs])
     return Answer(b'{"items":[%b],"pagination":%b}' % (items, encode(numbered_pagination(page, listed.total))))
 
