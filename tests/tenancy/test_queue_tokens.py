@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from ojster.core.access import Grant, Role
+from ojster.queues.wire import PoolBody
 from ojster.tenancy.wire import TenantBody
 from tests.conftest import Http
 from tests.tenancy.test_access import GuardedServer, door  # noqa: F401
@@ -104,6 +105,29 @@ FOR_ALL_QUEUES: list[tuple[str, str, Any]] = [
     ("PUT", "/admin/tenants/acme/limits", {"max_concurrency": 1}),
     ("DELETE", "/admin/tenants/acme", None),
     ("GET", "/admin/tenants/acme/jobs", None),
+    ("PUT", "/rate-limits/stripe", {"concurrency": 1}),
+    ("DELETE", "/rate-limits/stripe", None),
+    ("PUT", "/admin/pools/all", {"queues": ["mine", "work"], "concurrency": 1}),
+    ("DELETE", "/admin/pools/shared", None),
+    ("POST", "/webhooks/subscriptions", {"url": "https://203.0.113.1/hook", "events": ["job.*"]}),
+    (
+        "POST",
+        "/webhooks/subscriptions",
+        {"url": "https://203.0.113.1/hook", "events": ["job.*"], "filter": {"queues": ["mine", "work"]}},
+    ),
+    ("PUT", "/channels/ops", {"method": "email", "from": "b@example.com", "to": ["b@example.com"]}),
+    ("DELETE", "/channels/ops", None),
+    ("POST", "/schemas", {"job_type": "typed", "version": 2, "schema": {"type": "array"}}),
+    ("DELETE", "/schemas/typed/1", None),
+    ("POST", "/workers/w-acme/directive", {"directive": "terminate"}),
+    ("PATCH", "/admin/worker-rules/w", {"enabled": False}),
+    ("DELETE", "/workers/w-acme", None),
+    ("POST", "/admin/prune", {}),
+    ("DELETE", "/admin/tokens/{token}", None),
+    ("POST", "/admin/tokens/{token}/rotate", {}),
+    ("POST", "/collections", {"name": "own"}),
+    ("PATCH", "/collections/hoard", {"shared": True}),
+    ("DELETE", "/collections/hoard?force=true", None),
 ]
 """Requests about what has jobs in any queue, or rules them."""
 
@@ -115,9 +139,12 @@ async def test_a_token_for_some_queues_changes_and_reads_nothing_of_all(
     path: str,
     body: Any,
 ) -> None:
-    for name, id in door.world.ids.items():
+    service, ids = door.bench.service, door.world.ids
+    ids["token"] = (await service.tokens.create("other", [Grant(Role.VIEWER)]))[0].id
+    await service.pools.put("shared", PoolBody(["work"]))
+    for name, id in ids.items():
         path = path.replace(f"{{{name}}}", id)
-    await door.bench.service.tenants.put("acme", TenantBody(public=True))
+    await service.tenants.put("acme", TenantBody(public=True))
     before = await seen(door)
     place = {} if "/admin/" in path else ACME
     answer = await door.http(method, BASE + path, body, headers=await limited(door) | place)
@@ -135,3 +162,42 @@ async def test_a_token_for_some_queues_lists_the_jobs_that_a_tenant_has_in_them(
     for queue in ("", "?queue=work"):
         refused = await door.http("GET", f"{BASE}/admin/tenants/acme/jobs{queue}", headers=headers)
         assert refused.status_code == 403, refused.text
+
+
+async def test_a_token_for_some_queues_has_webhooks_for_their_events(door: GuardedServer) -> None:  # noqa: F811
+    headers, path = await limited(door), f"{BASE}/webhooks/subscriptions"
+    body = {"url": "https://203.0.113.1/hook", "events": ["job.*"], "filter": {"queues": ["mine", "shop.eu"]}}
+    mine = await door.http("POST", path, body, headers=headers | ACME)
+    assert mine.status_code == 201, mine.text
+    listed = await door.http("GET", path, headers=headers | ACME)
+    assert [one["id"] for one in listed.json()["subscriptions"]] == [mine.json()["id"]]
+    for queues in ([], ["mine", "work"]):
+        change = {"filter": {"queues": queues}}
+        refused = await door.http("PATCH", f"{path}/{mine.json()['id']}", change, headers=headers | ACME)
+        assert refused.status_code == 403, refused.text
+    other = f"{path}/{door.world.ids['subscription']}"
+    before = await seen(door)
+    for method, at, changed in (
+        ("GET", other, None),
+        ("PATCH", other, {"active": False}),
+        ("PUT", other, {"active": False}),
+        ("POST", f"{other}/rotate-secret", {}),
+        ("POST", f"{other}/test", {}),
+        ("DELETE", other, None),
+    ):
+        refused = await door.http(method, at, changed, headers=headers | ACME)
+        assert refused.status_code == 404, (method, at, refused.text)
+    assert await seen(door) == before
+    assert (await door.http("DELETE", f"{path}/{mine.json()['id']}", headers=headers | ACME)).status_code == 200
+
+
+async def test_a_worker_for_some_queues_leaves_with_jobs_of_these_alone(door: GuardedServer) -> None:  # noqa: F811
+    headers = await door.token(Grant(Role.WORKER), queues=QUEUES)
+    job = await door.bench.push(queue="mine")
+    fetch = {"queues": ["mine"], "worker_id": "w"}
+    fetched = await door.http("POST", f"{BASE}/workers/fetch", fetch, headers=headers)
+    assert [one["id"] for one in fetched.json()["jobs"]] == [job.id]
+    refused = await door.http("DELETE", f"{BASE}/workers/w-acme", headers=headers | ACME)
+    assert refused.status_code == 403, refused.text
+    assert (await door.http("DELETE", f"{BASE}/workers/w", headers=headers)).status_code == 200
+    assert (await door.bench.find(job)).state == "available"

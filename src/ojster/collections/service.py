@@ -39,6 +39,7 @@ class CollectionService(CapabilityService, CollectionCalls):
         Conflict
             A collection with this name exists.
         """
+        self.scope.need_all_queues("A collection")
         qualified = self.scope.named(check_collection_name(name))
         new = named.NewCollection(qualified, description, self.scope.who, _period(keep_removed), shared)
         return await self.scope.do(named.create_collections, new)
@@ -60,6 +61,7 @@ class CollectionService(CapabilityService, CollectionCalls):
         NotFound
             The collection does not exist.
         """
+        self.scope.need_all_queues("A collection")
         period = UNSET if keep_removed is UNSET else _period(keep_removed)
         change = named.CollectionChange(self.scope.named(name), description, period, shared)
         return await self.scope.do(named.change_collections, change)
@@ -89,6 +91,7 @@ class CollectionService(CapabilityService, CollectionCalls):
         Conflict
             The collection has items, and ``force`` is false.
         """
+        self.scope.need_all_queues("A collection")
         await self.scope.do(named.delete_collections, named.Removal(self.scope.named(name), force))
 
     async def add(self, where: Where, item: NewItem) -> Item:

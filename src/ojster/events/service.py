@@ -37,6 +37,7 @@ class EventService(CapabilityService, EventCalls):
         InvalidRequest
             The channel is invalid.
         """
+        self.scope.need_all_queues("A channel")
         check_channel(channel)
         kept = msgspec.structs.replace(channel, name=self.scope.named(channel.name))
         return await self.scope.do(notifications.put_channels, kept)
@@ -55,6 +56,7 @@ class EventService(CapabilityService, EventCalls):
         NotFound
             The channel does not exist.
         """
+        self.scope.need_all_queues("A channel")
         await self.scope.do(notifications.delete_channels, self.scope.named(name))
 
     async def select(self, chosen: EventFilter) -> EventPage:

@@ -44,8 +44,11 @@ class WebhookService(CapabilityService, WebhookCalls):
         ------
         InvalidRequest
             A type of events is invalid.
+        Forbidden
+            The caller is limited to certain queues, and the filter names others or none.
         """
         chosen = body.filter or EventFilterBody()
+        self.scope.check_queue(chosen.queues or None)
         subscription = Subscription(
             id=f"sub_{new_id()}",
             url=body.url,
@@ -65,13 +68,13 @@ class WebhookService(CapabilityService, WebhookCalls):
         return shown
 
     async def all(self) -> list[SubscriptionInfo]:
-        """Return the subscriptions, oldest first."""
+        """Return the subscriptions, oldest first: those of the caller's tenant, and of its queues."""
         subscriptions = await self.scope.look(webhooks.list_subscriptions, None)
         failing = await self._failing()
         return [
             wire.show_subscription(subscription, failing.get(subscription.id))
             for subscription in subscriptions
-            if self.scope.tenant in (None, subscription.tenant)
+            if self._sees(subscription)
         ]
 
     async def find(self, subscription_id: str) -> SubscriptionInfo:
@@ -92,9 +95,14 @@ class WebhookService(CapabilityService, WebhookCalls):
             There is no such subscription.
         """
         subscription = await self.scope.look(webhooks.find_subscriptions, subscription_id)
-        if self.scope.tenant not in (None, subscription.tenant):
+        if not self._sees(subscription):
             raise webhooks.no_subscription(subscription_id)
         return subscription
+
+    def _sees(self, subscription: Subscription) -> bool:
+        is_theirs = self.scope.tenant in (None, subscription.tenant)
+        queues = subscription.queues or ("*",)
+        return is_theirs and all(map(self.scope.covers, queues))
 
     async def change(self, subscription_id: str, body: SubscriptionPatchBody) -> SubscriptionInfo:
         """Change what ``body`` sets of a subscription.
@@ -105,6 +113,8 @@ class WebhookService(CapabilityService, WebhookCalls):
             There is no such subscription.
         InvalidRequest
             A type of events is invalid.
+        Forbidden
+            The caller is limited to certain queues, and the filter names others or none.
         """
         await self.stored(subscription_id)
         values = {name: getattr(body, name) for name in ("url", "events", "active", "metadata", "cloudevents")}
@@ -113,6 +123,7 @@ class WebhookService(CapabilityService, WebhookCalls):
             members["events"] = _events(body.events)
         if body.filter is not UNSET:
             chosen = body.filter or EventFilterBody()
+            self.scope.check_queue(chosen.queues or None)
             members |= {"queues": tuple(chosen.queues), "job_types": tuple(chosen.job_types)}
         changed = await self.scope.do(webhooks.change_subscriptions, Change(subscription_id, members))
         return wire.show_subscription(changed)

@@ -83,7 +83,14 @@ class FleetService(CapabilityService, FleetCalls):
         lost:
             Whether the worker died instead of stopping in good order: each of its jobs counts a loss, which has a limit
             apart from that of attempts, and workflows may be cancelled.
+
+        Raises
+        ------
+        Forbidden
+            The caller is limited to certain queues, and the worker holds a job of another.
         """
+        if self.scope.is_limited:
+            self.scope.check_queue([job.queue for job in await self.jobs_of(worker_id)])
         await self.database.run(workers.leave, Leave(self.scope.named(worker_id), lost))
 
     async def deregister(self, worker_id: str) -> None:
@@ -95,6 +102,7 @@ class FleetService(CapabilityService, FleetCalls):
             There is no such worker, or it has sent a heartbeat lately.
         """
         self.scope.require_all_tenants("Deregistering a worker")
+        self.scope.need_all_queues("Deregistering a worker")
         await self.scope.do(workers.deregister, worker_id)
 
     async def direct(self, worker_id: str, directive: str) -> KnownWorker:
@@ -107,6 +115,7 @@ class FleetService(CapabilityService, FleetCalls):
         InvalidRequest
             The directive is unknown.
         """
+        self.scope.need_all_queues("Directing a worker")
         if directive not in ("running", "quiet", "terminate"):
             raise InvalidRequest(f"Unknown directive {directive!r}. Use 'running', 'quiet' or 'terminate'.")
         return await self.scope.do(workers.direct, (self.scope.named(worker_id), directive))
@@ -147,6 +156,7 @@ class FleetService(CapabilityService, FleetCalls):
         members:
             Members of ``WorkerRule`` to change; omitted members stay. Disabling a worker releases its jobs.
         """
+        self.scope.need_all_queues("A rule for a worker")
         change = worker_rules.RuleChange(self.scope.named(worker_id), dict(members))
         rule = await self.database.run(worker_rules.change_rules, change)
         return msgspec.structs.replace(rule, id=called(rule.id))
@@ -159,6 +169,7 @@ class FleetService(CapabilityService, FleetCalls):
         NotFound
             The worker has no rule.
         """
+        self.scope.need_all_queues("A rule for a worker")
         await self.scope.do(worker_rules.delete_rules, self.scope.named(worker_id))
 
     async def rules(self) -> list[WorkerRule]:

@@ -45,6 +45,7 @@ class SchemaService(CapabilityService, SchemaCalls):
         Conflict
             The version, or the URI, has another schema.
         """
+        self.scope.need_all_queues("A schema")
         name = read_type(msgspec.json.encode(type))
         compile_schema(read_value(schema, "schema"))
         refuse_unknown("mode", mode, {known.value for known in Mode})
@@ -125,6 +126,7 @@ class SchemaService(CapabilityService, SchemaCalls):
         return schema
 
     async def _delete(self, type: str, version: Version) -> DeletedSchemaAnswer:
+        self.scope.need_all_queues("A schema")
         schema = await self.scope.do(schemas.delete_schemas, (type, version))
         return DeletedSchemaAnswer(called(schema.type), show_version(schema), schema.uri)
 

@@ -80,6 +80,7 @@ class RateLimitService(CapabilityService, RateLimitCalls):
         return await self._override(key, None)
 
     async def _override(self, key: str, wanted: Limits | None, until: int | None = None) -> LimitAnswer:
+        self.scope.need_all_queues("A rate limit")
         await self.scope.do(limits.override, Override(self.scope.named(key), wanted, until))
         return await self.find(key)
 
@@ -116,6 +117,7 @@ class PoolService(CapabilityService, PoolCalls):
             A name or a weight is invalid.
         """
         self.scope.require_all_tenants("Changing a pool")
+        self.scope.need_all_queues("A pool")
         pool, is_new = await self.scope.do(pools.put_pools, _pool(name, body))
         return show_pool(pool), is_new
 
@@ -128,6 +130,7 @@ class PoolService(CapabilityService, PoolCalls):
             There is no such pool.
         """
         self.scope.require_all_tenants("Deleting a pool")
+        self.scope.need_all_queues("A pool")
         await self.scope.do(pools.delete_pools, name)
 
     async def dispatched(self) -> DispatchedAnswer:

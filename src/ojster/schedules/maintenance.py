@@ -182,6 +182,7 @@ class MaintenanceTasks(CapabilityService, MaintenanceCalls):
             Number of ``jobs``, including those of workflows, of ``workflows``, and of ``files``.
         """
         self.scope.require_all_tenants("Pruning")
+        self.scope.need_all_queues("Pruning")
         counts: Counter[str] = Counter()
         if dry_run:
             counts += await self.database.read(retention.count_forgettable, None)

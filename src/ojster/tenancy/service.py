@@ -67,9 +67,15 @@ class TokenService(CapabilityService, TokenCalls):
         own = () if self.scope.access is None else self.scope.access.queues
         if own and not (queues and all(any(covers(mine, queue) for mine in own) for queue in queues)):
             raise Forbidden(
-                f"The token {self.scope.who!r} is limited to the queues {', '.join(own)}; it can only make tokens that "
-                "are, too."
+                f"The token {self.scope.who!r} is limited to the queues {', '.join(own)}; it can only make and revoke "
+                "tokens that are, too."
             )
+
+    async def _check_token(self, token_id: str) -> None:
+        """Raise ``Forbidden`` if a token exists that the caller could not make, because of its queues."""
+        for known in await self.all():
+            if known.id == token_id:
+                self._check_queues(known.queues)
 
     async def rotate(self, token_id: str, grace: int = DEFAULT_GRACE) -> tuple[Token, str]:
         """Give a token a new secret; the present one stays valid for ``grace`` microseconds.
@@ -82,9 +88,7 @@ class TokenService(CapabilityService, TokenCalls):
         Spec: ojs-security 6.4
         """
         self.scope.require_all_tenants("Rotating a token")
-        for known in await self.all():
-            if known.id == token_id:
-                self._check_queues(known.queues)
+        await self._check_token(token_id)
         secret = new_secret()
         hashed = await asyncio.to_thread(hash_secret, token_id, secret)
         token = await self.scope.do(tokens.rotate_tokens, tokens.Rotation(token_id, hashed, grace))
@@ -99,6 +103,7 @@ class TokenService(CapabilityService, TokenCalls):
             The token does not exist.
         """
         self.scope.require_all_tenants("Revoking a token")
+        await self._check_token(token_id)
         return await self.scope.do(tokens.revoke_tokens, token_id)
 
     async def all(self) -> list[Token]:
