@@ -215,6 +215,8 @@ ELSEWHERE: Final[dict[str, str]] = {
     "GET /collections/{name}/items/{item}": "collections/test_collections.py",
     "DELETE /collections/{name}/items/{item}": "collections/test_collections.py",
     "GET /workflows/{id}/items": "collections/test_collections.py",
+    "POST /workflows/{id}/items": "tenancy/test_queue_tokens.py",
+    "DELETE /workflows/{id}/items/{item}": "tenancy/test_queue_tokens.py",
     "GET /files/{id}": "files/test_over_http.py",
     "GET /files": "files/test_over_http.py",
     "GET /jobs/{id}/events": "events/test_streams.py",

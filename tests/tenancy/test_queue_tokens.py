@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from ojster.core.access import Grant, Role
+from ojster.core.json_objects import read_members
 from ojster.queues.wire import PoolBody
 from ojster.tenancy.wire import TenantBody
 from tests.conftest import Http
@@ -128,6 +130,12 @@ FOR_ALL_QUEUES: list[tuple[str, str, Any]] = [
     ("POST", "/collections", {"name": "own"}),
     ("PATCH", "/collections/hoard", {"shared": True}),
     ("DELETE", "/collections/hoard?force=true", None),
+    ("POST", "/collections/hoard/items", {"name": "gem", "replace": True}),
+    ("DELETE", "/collections/hoard/items/gem", None),
+    ("POST", "/workflows/{workflow}/items", {"name": "gem", "replace": True}),
+    ("DELETE", "/workflows/{workflow}/items/gem", None),
+    ("POST", "/workflows/{workflow}/properties", {"set": {"x": 1}}),
+    ("POST", "/workflows/{workflow}/info", {"note": 1}),
 ]
 """Requests about what has jobs in any queue, or rules them."""
 
@@ -201,3 +209,37 @@ async def test_a_worker_for_some_queues_leaves_with_jobs_of_these_alone(door: Gu
     assert refused.status_code == 403, refused.text
     assert (await door.http("DELETE", f"{BASE}/workers/w", headers=headers)).status_code == 200
     assert (await door.bench.find(job)).state == "available"
+
+
+async def test_a_token_for_some_queues_changes_workflows_for_its_own_jobs_alone(door: GuardedServer) -> None:  # noqa: F811
+    bench, headers = door.bench, await limited(door)
+    steps = [{"type": "a", "args": [], "options": {"queue": queue}} for queue in ("mine", "work")]
+    group = msgspec.json.encode({"type": "group", "jobs": steps})
+    workflow = await bench.service.workflows.create(read_members(group))
+    other = await bench.service.workflows.create(read_members(group))
+    mine, foreign = await bench.fetch_one("mine", worker_id="w"), await bench.fetch_one("work", worker_id="w")
+    assert mine.workflow == foreign.workflow
+    changes: list[tuple[str, str, Any]] = [
+        ("POST", "/properties", {"set": {"x": 1}}),
+        ("POST", "/items", {"name": "gem", "data": 1}),
+        ("DELETE", "/items/gem", None),
+    ]
+    for method, path, body in changes:
+        for id, job, status in (
+            (workflow.id, None, 403),
+            (workflow.id, foreign.id, 403),
+            (other.id, mine.id, 409),
+            (workflow.id, mine.id, 200),
+        ):
+            by = {} if job is None else {"job_id": job}
+            lease = {"worker_id": "w", "attempt": 1} if job is not None and body else {}
+            at, sent = f"{BASE}/workflows/{id}{path}", None if body is None else body | lease
+            if path == "/properties":
+                sent = body | by | lease
+            elif by:
+                at += f"?job_id={job}"
+            answer = await door.http(method, at, sent, headers=headers)
+            assert (answer.status_code if answer.status_code >= 300 else 200) == status, (method, at, answer.text)
+    taken = {"name": "gem", "data": 2, "worker_id": "another", "attempt": 1}
+    lost = await door.http("POST", f"{BASE}/workflows/{workflow.id}/items?job_id={mine.id}", taken, headers=headers)
+    assert lost.status_code == 409, lost.text

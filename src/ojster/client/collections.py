@@ -18,6 +18,7 @@ from ojster.collections.wire import (
     ItemsAnswer,
 )
 from ojster.core.wire import Json
+from ojster.jobs.messages import Holder
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -38,11 +39,11 @@ class RemoteCollections(RemoteCapability, CollectionCalls):
             None if where.holder is None else where.holder.worker_id,
             None if where.holder is None else where.holder.attempt,
         )
-        return (await self._connection.ask(ItemAnswer, "POST", _items_path(where), body)).item
+        return (await self._connection.ask(ItemAnswer, "POST", _items_path(where, by=where.holder), body)).item
 
     async def remove(self, where: Where, name: str) -> Item:
         """Remove an item from a collection."""
-        return (await self._connection.ask(ItemAnswer, "DELETE", _items_path(where, name))).item
+        return (await self._connection.ask(ItemAnswer, "DELETE", _items_path(where, name, by=where.holder))).item
 
     async def items(self, where: Where, matching: Matching | None = None, *, history: bool = False) -> list[Item]:
         """Return the items of a collection that match; with ``history``, removed and replaced ones too."""
@@ -54,8 +55,10 @@ class RemoteCollections(RemoteCapability, CollectionCalls):
         return (await self._connection.ask(ItemsAnswer, "GET", _items_path(where, query=conditions))).items
 
 
-def _items_path(where: Where, name: str | None = None, query: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the path and query of a collection's items, or of one item."""
+def _items_path(
+    where: Where, name: str | None = None, query: Mapping[str, str] = MappingProxyType({}), by: Holder | None = None
+) -> str:
+    """Return the path and query of a collection's items, or of one item; ``by``: the attempt that changes them."""
     query = dict(query)
     if where.name is not None:
         path = f"/collections/{quote(where.name, safe='')}/items"
@@ -65,6 +68,8 @@ def _items_path(where: Where, name: str | None = None, query: Mapping[str, str] 
         path = f"/jobs/{quote(where.job_id, safe='')}/items"
     else:
         path = f"/workflows/{quote(where.workflow_id or '', safe='')}/items"
+        if by is not None:
+            query["job_id"] = by.job_id
     if name is not None:
         path += f"/{quote(name, safe='')}"
     return f"{path}?{urlencode(query)}" if query else path

@@ -68,9 +68,9 @@ class Addition(msgspec.Struct, frozen=True):
 @returns_refusal
 def add(tx: Transaction, addition: Addition) -> Item:
     """Add items to collections; return each, or its refusal."""
+    check_holder(tx, addition.place.holder)  # jobs are locked before workflows
     key, tenant = find_place(tx, addition.place, lock=True)
     _check_runs(tx, addition.place)
-    check_holder(tx, addition.place.holder)
     return put(tx, key, tenant, addition.item, by=addition.by)
 
 
@@ -86,8 +86,8 @@ class ItemRemoval(msgspec.Struct, frozen=True):
 def remove(tx: Transaction, taking: ItemRemoval) -> Item | OjsterError:
     """Remove items, keep them in the history, and return each, or its refusal."""
     try:
-        key, _ = find_place(tx, taking.place, lock=True)
         check_holder(tx, taking.place.holder)
+        key, _ = find_place(tx, taking.place, lock=True)
     except OjsterError as refusal:
         return refusal
     removed = _remove(tx, key, taking.name, taking.by)

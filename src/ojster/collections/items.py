@@ -295,7 +295,7 @@ class Where(msgspec.Struct, frozen=True):
     """The address of a collection: a name, a workflow, or a job (for its artifacts).
 
     With a job and a name, it is the collection with that name in the job's workspace. ``holder`` is the attempt in
-    which a worker changes it.
+    which a worker changes it: for a workflow, that of one of its jobs.
     """
 
     name: str | None = None

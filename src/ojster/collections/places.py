@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ojster.collections.items import key_of_job, key_of_workflow
-from ojster.core.errors import NotFound
+from ojster.core.errors import Conflict, NotFound
 from ojster.core.ids import is_workflow_id
 from ojster.core.tenant import called, qualify, split, tenants_around
 from ojster.jobs.messages import Holder
@@ -18,7 +18,8 @@ from ojster.storage.transaction import Transaction
 class Place(msgspec.Struct, frozen=True):
     """A collection: named (qualified name), of a workflow, or of a job; ``tenant``: tenant scope (``None``: all).
 
-    With a name and a job: the collection with this name of the job's tenant.
+    With a name and a job: the collection with this name of the job's tenant. With a workflow and a holder: the job of
+    the workflow for which its items are changed.
     """
 
     name: str | None = None
@@ -35,6 +36,8 @@ def find_place(tx: Transaction, place: Place, *, lock: bool = False) -> tuple[st
     ------
     NotFound
         The collection, workflow or job does not exist.
+    Conflict
+        The job of the holder does not belong to the workflow.
     """
     if place.job_id is not None:
         job = (tx.lock_jobs if lock else tx.find_jobs)([place.job_id]).get(place.job_id)
@@ -48,6 +51,8 @@ def find_place(tx: Transaction, place: Place, *, lock: bool = False) -> tuple[st
         seq, tenant = _find_workflow(tx, place.workflow_id, lock=lock)
         if place.tenant not in (None, tenant):
             raise no_workflow(place.workflow_id)
+        if place.holder is not None:
+            _check_part(tx, place.holder.job_id, place.workflow_id, seq)
         return key_of_workflow(seq), tenant
     name = place.name or ""
     key = need_collection(tx, name) if lock else need_readable(tx, name)
@@ -66,6 +71,12 @@ def _find_workflow(tx: Transaction, id: str, *, lock: bool) -> tuple[int, str]:
     if not rows:
         raise no_workflow(id)
     return rows[0][0], rows[0][1]
+
+
+def _check_part(tx: Transaction, job_id: str, workflow_id: str, seq: int) -> None:
+    job = tx.find_jobs([job_id]).get(job_id)
+    if job is None or job.workflow != seq:
+        raise Conflict(f"The job {job_id} does not belong to the workflow {workflow_id}.", job_id=job_id)
 
 
 def need_collection(tx: Transaction, key: str) -> str:

@@ -106,9 +106,11 @@ class CollectionService(CapabilityService, CollectionCalls):
         Conflict
             The name is taken and ``replace`` is false; the collection is full; the file is incomplete; or the
             collection is a job's own, and the job is not active.
+        Forbidden
+            The caller is limited to certain queues, and names no job of these.
         """
         return await self.scope.do(
-            contents.add, contents.Addition(await self._place(where), item.check(), self.scope.who)
+            contents.add, contents.Addition(await self._changed(where), item.check(), self.scope.who)
         )
 
     async def remove(self, where: Where, name: str) -> Item:
@@ -120,7 +122,7 @@ class CollectionService(CapabilityService, CollectionCalls):
             The collection, workflow or item does not exist.
         """
         return await self.scope.do(
-            contents.remove, contents.ItemRemoval(await self._place(where), name, self.scope.who)
+            contents.remove, contents.ItemRemoval(await self._changed(where), name, self.scope.who)
         )
 
     async def items(self, where: Where, matching: Matching | None = None, *, history: bool = False) -> list[Item]:
@@ -141,9 +143,16 @@ class CollectionService(CapabilityService, CollectionCalls):
         question = contents.ItemQuery(await self._place(where), matching or Matching(), history)
         return await self.scope.look(contents.show, question)
 
+    async def _changed(self, where: Where) -> Place:
+        """Return the place of items that the caller may change: in its own name, or for a job."""
+        if where.holder is None and where.job_id is None:
+            self.scope.need_all_queues("A collection")
+        return await self._place(where)
+
     async def _place(self, where: Where) -> Place:
-        if where.job_id is not None:
-            await self.scope.check_job(where.job_id)
+        job_id = where.job_id if where.holder is None else where.holder.job_id
+        if job_id is not None:
+            await self.scope.check_job(job_id)
         name = None if where.name is None else self.scope.named(where.name)
         return Place(name, where.workflow_id, where.job_id, self.scope.tenant, self.scope.holder(where.holder))
 

@@ -213,7 +213,7 @@ class JobContext:
         """
         if self.workflow_id is None:
             raise LookupError(f"The job {self.job.id} belongs to no workflow, so it has no collection.")
-        return self._shared(Where(workflow_id=self.workflow_id))
+        return self._shared(Where(workflow_id=self.workflow_id, holder=self.holder))
 
     def collection_named(self, name: str) -> SharedCollection:
         """Return the collection with this name in the workspace of the job.

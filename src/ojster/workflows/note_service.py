@@ -47,6 +47,7 @@ class NoteService(CapabilityService, NoteCalls):
 
     async def add_to_workflow(self, workflow_id: str, note: bytes) -> Note:
         """Add a note to a workflow. Raises as ``add_to_job`` does."""
+        self.scope.need_all_queues("A workflow")
         await self._workflows.check(workflow_id)
         return await self.scope.do(notes.add, NewNote(note, workflow_id=workflow_id))
 

@@ -289,8 +289,14 @@ class WorkflowService(WorkflowReading):
             A property does not have the expected version.
         Conflict
             The workflow has finished, would have too many properties, or the job has lost its lease.
+        Forbidden
+            The caller is limited to certain queues, and names no job of these.
         """
         check_changes(item.changes)
+        if item.job_id is None:
+            self.scope.need_all_queues("A workflow")
+        else:
+            await self.scope.check_job(item.job_id)
         await self.check(item.workflow_id)
         return await self.scope.do(properties.change, self.scope.with_worker(item))
 

@@ -73,9 +73,9 @@ async def remove_item(request: HttpRequest) -> Answer:
 
 def _where(request: HttpRequest, worker_id: str | None = None, attempt: int | None = None) -> Where:
     path = request.path
-    job_id = path.get("job") if "name" not in path else request.query.get("job_id")
+    job_id = path.get("job") or request.query.get("job_id")
     holder = None if job_id is None else Holder(job_id, worker_id, attempt)
-    return Where(path.get("name"), path.get("id"), job_id, holder)
+    return Where(path.get("name"), path.get("id"), None if "id" in path else job_id, holder)
 
 
 _TAG: Final = "Collections"
@@ -84,17 +84,17 @@ ROUTES: Final = (
     *endpoints_of(CollectionCalls, lambda service: service.collections),
     *(
         route
-        for base, query, writers in (
-            (f"{BASE}/collections/{{name}}", ("job_id",), CANCEL_OR_DEQUEUE),
-            (f"{BASE}/workflows/{{id}}", (), CANCEL_OR_DEQUEUE),
-            (f"{BASE}/jobs/{{job}}", (), DEQUEUE),
+        for base, of_readers, query, writers in (
+            (f"{BASE}/collections/{{name}}", ("job_id",), ("job_id",), CANCEL_OR_DEQUEUE),
+            (f"{BASE}/workflows/{{id}}", (), ("job_id",), CANCEL_OR_DEQUEUE),
+            (f"{BASE}/jobs/{{job}}", (), (), DEQUEUE),
         )
         for route in (
-            Route("GET", f"{base}/items", list_items, _TAG, answer=ItemsAnswer, query=(*ITEM_QUERY, *query)),
+            Route("GET", f"{base}/items", list_items, _TAG, answer=ItemsAnswer, query=(*ITEM_QUERY, *of_readers)),
             Route(
                 "POST", f"{base}/items", add_item, _TAG, ItemBody, ItemAnswer, status=201, query=query, needs=writers
             ),
-            Route("GET", f"{base}/items/{{item}}", show_item, _TAG, answer=ItemAnswer, query=query),
+            Route("GET", f"{base}/items/{{item}}", show_item, _TAG, answer=ItemAnswer, query=of_readers),
             Route("DELETE", f"{base}/items/{{item}}", remove_item, _TAG, answer=ItemAnswer, query=query, needs=writers),
         )
     ),
