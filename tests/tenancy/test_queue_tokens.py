@@ -11,6 +11,7 @@ import pytest
 from ojster.core.access import Grant, Role
 from ojster.core.json_objects import read_members
 from ojster.queues.wire import PoolBody
+from ojster.server.application import Application
 from ojster.tenancy.wire import TenantBody
 from tests.conftest import Http
 from tests.tenancy.test_access import GuardedServer, door  # noqa: F401
@@ -136,6 +137,14 @@ FOR_ALL_QUEUES: list[tuple[str, str, Any]] = [
     ("DELETE", "/workflows/{workflow}/items/gem", None),
     ("POST", "/workflows/{workflow}/properties", {"set": {"x": 1}}),
     ("POST", "/workflows/{workflow}/info", {"note": 1}),
+    ("GET", "/workflows", None),
+    ("GET", "/workflow-export", None),
+    ("GET", "/workflow-export?format=csv", None),
+    ("GET", "/workflows/{workflow}/export", None),
+    ("GET", "/workflows/{begin}", None),
+    ("GET", "/events", None),
+    ("GET", "/events?page=1", None),
+    ("GET", "/events?queues=mine,work", None),
 ]
 """Requests about what has jobs in any queue, or rules them."""
 
@@ -150,6 +159,7 @@ async def test_a_token_for_some_queues_changes_and_reads_nothing_of_all(
     service, ids = door.bench.service, door.world.ids
     ids["token"] = (await service.tokens.create("other", [Grant(Role.VIEWER)]))[0].id
     await service.pools.put("shared", PoolBody(["work"]))
+    ids["begin"] = ids["workflow"][:-1]
     for name, id in ids.items():
         path = path.replace(f"{{{name}}}", id)
     await service.tenants.put("acme", TenantBody(public=True))
@@ -243,3 +253,30 @@ async def test_a_token_for_some_queues_changes_workflows_for_its_own_jobs_alone(
     taken = {"name": "gem", "data": 2, "worker_id": "another", "attempt": 1}
     lost = await door.http("POST", f"{BASE}/workflows/{workflow.id}/items?job_id={mine.id}", taken, headers=headers)
     assert lost.status_code == 409, lost.text
+
+
+async def test_a_token_for_some_queues_follows_no_events_of_others(door: GuardedServer) -> None:  # noqa: F811
+    await door.bench.service.queues.create("mine")
+    headers = await limited(door)
+    for path in ("/events/stream", "/events/stream?channel=all", "/events/stream?channel=queue:work"):
+        refused = await door.http("GET", BASE + path, headers=headers)
+        assert refused.status_code == 403, (path, refused.text)
+    raw = [(b"host", b"guarded"), (b"authorization", headers["Authorization"].encode())]
+    scope = {"type": "websocket", "path": f"{BASE}/ws", "headers": raw, "query_string": b"", "subprotocols": []}
+    channels = ["all", "queue:work", f"job:{door.world.ids['active']}", "queue:mine"]
+    orders = [msgspec.json.encode({"action": "subscribe", "channel": channel}).decode() for channel in channels]
+    incoming: list[Any] = [{"type": "websocket.connect"}]
+    incoming += [{"type": "websocket.receive", "text": order} for order in orders]
+    incoming.append({"type": "websocket.disconnect", "code": 1000})
+    answers: list[tuple[str, str | None]] = []
+
+    async def receive() -> Any:
+        return incoming.pop(0)
+
+    async def send(message: Any) -> None:
+        if message["type"] == "websocket.send":
+            told = msgspec.json.decode(message["text"])
+            answers.append((told["channel"], told.get("code")))
+
+    await Application(door.bench.service, guarded=True)(scope, receive, send)
+    assert answers == [*((channel, "permission_denied") for channel in channels[:3]), ("queue:mine", None)]

@@ -60,13 +60,24 @@ class EventService(CapabilityService, EventCalls):
         await self.scope.do(notifications.delete_channels, self.scope.named(name))
 
     async def select(self, chosen: EventFilter) -> EventPage:
-        """Return a page of recent events, oldest first."""
+        """Return a page of recent events, oldest first.
+
+        Raises
+        ------
+        Forbidden
+            The caller is limited to some queues, and the filter does not name some of these alone.
+        """
+        self.scope.check_queue(chosen.queues or None)
         chosen = msgspec.structs.replace(chosen, tenant=self.scope.tenant)
         await self._follow()
         return await self.database.read(event_log.select_events, chosen)
 
     async def newest(self, chosen: EventFilter) -> list[dict[str, Any]]:
-        """Return the newest events, newest first: of the last transactions that one read of the log has."""
+        """Return the newest events, newest first: of the last transactions that one read of the log has.
+
+        Raises as ``select``.
+        """
+        self.scope.check_queue(chosen.queues or None)
         chosen = msgspec.structs.replace(chosen, tenant=self.scope.tenant)
         begin = await self.last() - event_log.MAX_BATCHES_PER_READ * event_log.NUMBERS_PER_BATCH
         stretch = await self.database.read(event_log.read_on, max(begin, 0))

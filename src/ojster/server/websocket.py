@@ -144,7 +144,9 @@ class _Connection:
             await self._service.jobs.find(rest)
         elif kind == "queue" and rest:
             await self._service.queues.statistics(check_queue_name(rest))
-        elif name != ALL:
+        elif name == ALL:
+            self._service.scope.check_queue(None)
+        else:
             raise NotFound(f"There is no channel {name[:80]!r}. Use job:ID, queue:NAME or all.")
 
     async def _resume(self, last_id: str) -> None:

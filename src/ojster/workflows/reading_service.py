@@ -65,8 +65,11 @@ class WorkflowReading(CapabilityService, WorkflowCalls):
             The workflow does not exist.
         Conflict
             The ids of several workflows begin so.
+        Forbidden
+            It is the beginning of an id, and the caller is limited to certain queues.
         """
         if not is_job_id(workflow_id) and ids_beginning_with(workflow_id) is not None:
+            self.scope.need_all_queues("The beginning of an id")
             workflow_id = accepted(await self.database.read(views.full_ids, (workflow_id, self.scope.tenant)))
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(wait, MAX_WAIT_SECONDS)
@@ -126,7 +129,10 @@ class WorkflowReading(CapabilityService, WorkflowCalls):
         ------
         InvalidRequest
             The state is unknown, or there is an offset beside ``params`` or ``metadata``.
+        Forbidden
+            The caller is limited to certain queues.
         """
+        self.scope.need_all_queues("A list of workflows")
         for state in chosen.states:
             refuse_unknown("state", state, ALL_STATES)
         if chosen.is_searched and chosen.offset:

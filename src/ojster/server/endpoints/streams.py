@@ -76,6 +76,7 @@ async def follow_all(request: HttpRequest) -> Answer:
             request.path = {"name": name}
             return await follow_queue(request)
         case "" | "all":
+            request.service.scope.check_queue(None)
             return _stream(request, ALL, await _begin(request))
     message = f"There is no channel {request.query['channel'][:80]!r}. Use 'job:ID' or 'queue:NAME'."
     raise InvalidRequest(message, field="channel")

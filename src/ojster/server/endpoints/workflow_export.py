@@ -29,6 +29,7 @@ async def export_workflow(request: HttpRequest) -> Answer:
     ``workflow``, and the ``notes`` on it and its jobs.
     """
     service, id = request.service, request.path["id"]
+    service.scope.need_all_queues("The export of a workflow")
     format = format_of(request.query)
     workflow = await service.workflows.show(id, steps=False)
     around = (b"", b"")
@@ -51,6 +52,7 @@ async def export_workflows(request: HttpRequest) -> Answer:
 
     The conditions are those of the list of workflows.
     """
+    request.service.scope.need_all_queues("A list of workflows")  # before the answer begins
     filter = WorkflowFilter(**msgspec.structs.asdict(conditions_in(request.query)), limit=WORKFLOWS_PER_PAGE)
     return await exported(format_of(request.query), "workflows", WORKFLOW_ROW, _workflows(request, filter))
 
