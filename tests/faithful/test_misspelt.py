@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from ojster.core.errors import InvalidRequest
 from ojster.server.endpoints import routes_of
 from ojster.server.route import BASE
+from ojster.tenancy.tenant_service import read_tenants
 from tests.conftest import Bench, Http
 from tests.workflows.bench import chain, job
 
@@ -68,6 +71,109 @@ async def test_misspelt_members_of_operators_are_refused(http: Http) -> None:
     answer = await http("POST", f"{BASE}/jobs/batch/delete", body)
     assert answer.status_code == 400
     assert "did you mean 'dry_run'?" in answer.json()["error"]["message"]
+
+
+OF_OPERATORS: dict[str, tuple[str, str, dict[str, Any], str, str]] = {
+    "tenant": (
+        "PUT",
+        "/admin/tenants/acme",
+        {"limits": {"max_concurency": 2}},
+        "limits.max_concurency",
+        "max_concurrency",
+    ),
+    "webhook": (
+        "POST",
+        "/webhooks/subscriptions",
+        {"url": "https://203.0.113.1/x", "events": ["job.*"], "filter": {"queus": ["a"]}},
+        "filter.queus",
+        "queues",
+    ),
+    "change of a webhook": (
+        "PATCH",
+        "/webhooks/subscriptions/ID",
+        {"filter": {"job_type": ["a"]}},
+        "filter.job_type",
+        "job_types",
+    ),
+    "backpressure": (
+        "PUT",
+        "/admin/queues/mail/config",
+        {"backpressure": {"max_depth": 5, "strateggy": "drop_oldest"}},
+        "backpressure.strateggy",
+        "strategy",
+    ),
+    "retention": (
+        "PUT",
+        "/queues/mail/config",
+        {"dead_letter": {"retention": {"max_aeg": "P1D"}}},
+        "dead_letter.retention.max_aeg",
+        "max_age",
+    ),
+    "new queue": (
+        "POST",
+        "/queues",
+        {"name": "mail", "config": {"backpressure": {"max_depth": 5, "strateggy": "drop_oldest"}}},
+        "config.backpressure.strateggy",
+        "strategy",
+    ),
+    "pool": (
+        "PUT",
+        "/admin/pools/mail",
+        {"queues": ["mail"], "starvation_prevention": {"enabled": True, "min_dispach_ratio": 0.5}},
+        "starvation_prevention.min_dispach_ratio",
+        "min_dispatch_ratio",
+    ),
+    "weights of a pool": (
+        "PUT",
+        "/admin/pools/mail",
+        {"queues": {"mail": {"weights": 5}}},
+        "queues.mail.weights",
+        "weight",
+    ),
+    "rate limit": (
+        "PUT",
+        "/rate-limits/stripe",
+        {"rate": {"limit": 1, "period": "PT1S", "perod": "PT1M"}},
+        "rate.perod",
+        "period",
+    ),
+    "list": (
+        "PUT",
+        "/signatures",
+        {"signatures": [{"type": "a", "schema": {}}, {"type": "b", "schema": {}, "schemas": {}}]},
+        "signatures[1].schemas",
+        "schema",
+    ),
+}
+"""Requests of operators with a misspelt member inside, its place, and what is meant."""
+
+
+@pytest.mark.parametrize("kind", OF_OPERATORS)
+async def test_misspelt_members_inside_a_request_of_operators_are_refused(http: Http, kind: str) -> None:
+    """Who ignored them would remove a limit or a filter."""
+    method, path, body, place, meant = OF_OPERATORS[kind]
+    error = (await http(method, BASE + path, body)).json()["error"]
+    assert (error["code"], error["details"]["field"]) == ("invalid_request", place), error
+    assert f"did you mean {meant!r}?" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [({"fairnes_weight": 9}, "fairnes_weight"), ({"limits": {"max_concurency": 1}}, "limits.max_concurency")],
+)
+def test_a_file_of_tenants_has_no_misspelt_members(body: dict[str, Any], place: str) -> None:
+    assert len(read_tenants(msgspec.json.encode({"acme": {"fairness_weight": 9, "colour": "red"}}))) == 1
+    with pytest.raises(InvalidRequest, match="did you mean") as refusal:
+        read_tenants(msgspec.json.encode({"acme": body}))
+    assert refusal.value.details["field"] == place
+
+
+async def test_misspelt_options_of_jobs_in_requests_are_no_error(http: Http) -> None:
+    job = {"type": "a", "args": [], "options": {"prioriy": 1, "retry": {"max_attemps": 2}}}
+    answer = await http("POST", f"{BASE}/jobs", job)
+    assert (answer.status_code, len(answer.json()["warnings"])) == (201, 2), answer.text
+    defaults = await http("PUT", f"{BASE}/job-types/a", {"options": {"retry": {"max_attemps": 2}}})
+    assert defaults.status_code == 200, defaults.text
 
 
 async def test_other_unknown_members_are_accepted(http: Http, bench: Bench) -> None:

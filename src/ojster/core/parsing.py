@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from enum import Enum, EnumType
 from functools import cache
 from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin
@@ -120,30 +120,49 @@ def misspellings(names: Collection[str], known: Collection[str], where: str) -> 
     ]
 
 
-def misspelt_members(members: Mapping[str, msgspec.Raw], kind: object, place: str = "") -> list[str]:
+def misspelt_members(members: Mapping[str, msgspec.Raw], kind: object) -> list[str]:
     """Return a warning for each member that the type of a request does not have and that looks like one that it has.
 
-    Parameters
-    ----------
-    members:
-        The request, which was decoded into ``kind`` already. Objects in it, and in its lists, are looked into, too.
-    place:
-        Where the members are; empty at the top.
+    Objects in the request, and in its lists, are looked into, too.
     """
+    return [
+        f"{''.join(f'{part}: ' for part in place)}The member {name[:60]!r} is unknown and has no effect; "
+        f"did you mean {meant!r}?"
+        for place, name, meant in _misspelt(members, kind, ())
+    ]
+
+
+def _misspelt(
+    members: Mapping[str, msgspec.Raw], kind: object, place: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    """Yield for each member that looks misspelt where it is, its name, and what is meant."""
     known = _members_of(kind)
-    warnings = misspellings(members.keys() - known, known, f"{place}The member") if known else []
+    for name in sorted(members.keys() - known) if known else ():
+        if (meant := meant_by(name, known)) is not None:
+            yield place, name, meant
     for name, field in _with_objects(kind).items():
         raw = bytes(members.get(name, b""))
         if field.body is not None and raw[:1] == b"{":
-            warnings += misspelt_members(_decode_members(raw), field.body, f"{place}{name}: ")
+            yield from _misspelt(_decode_members(raw), field.body, (*place, name))
+        elif field.named is not None and raw[:1] == b"{":
+            for key, value in _decode_members(raw).items():
+                if bytes(value)[:1] == b"{":
+                    yield from _misspelt(_decode_members(value), field.named, (*place, name, key[:60]))
         elif field.bodies is not None and raw[:1] == b"[":
-            objects = _decode_objects(raw)
+            objects = _objects_in(raw)
             names = set[str]().union(*objects)  # reports of workers come by the hundred, and seldom have other members
             if names <= _members_of(field.bodies) and names.isdisjoint(_with_objects(field.bodies)):
                 continue
             for index, inner in enumerate(objects):
-                warnings += misspelt_members(inner, field.bodies, f"{place}{name}[{index}]: ")
-    return warnings
+                yield from _misspelt(inner, field.bodies, (*place, f"{name}[{index}]"))
+
+
+def _objects_in(raw: bytes) -> list[Members]:
+    """Return the objects of a list; none if it has other elements, which the type of the request refuses."""
+    try:
+        return _decode_objects(raw)
+    except msgspec.ValidationError:
+        return []
 
 
 _decode_members: Final = msgspec.json.Decoder(Members).decode
@@ -152,25 +171,30 @@ _decode_objects: Final = msgspec.json.Decoder(list[Members]).decode
 
 @cache
 def _with_objects(kind: object) -> Mapping[str, _Field]:
-    """Return the members of a type of request that are objects, or lists of objects."""
-    fields = _fields_of(kind).items()
-    return {name: field for name, field in fields if field.body is not None or field.bodies is not None}
+    """Return the members of a type of request that are objects, or lists of objects, or objects by name."""
+    return {name: field for name, field in _fields_of(kind).items() if any(field[1:])}
 
 
-def refuse_misspelt(members: Collection[str], kind: object) -> None:
+def refuse_misspelt(members: Mapping[str, msgspec.Raw], kind: object, *, inside: bool = True) -> None:
     """Refuse members that the type of a request does not have and that look like one that it has.
 
     Other unknown members are accepted: they may be of a later version of the specification.
+
+    Parameters
+    ----------
+    inside:
+        Whether those of objects in the request are refused, too.
 
     Raises
     ------
     InvalidRequest
         A member looks misspelt.
     """
-    known = _members_of(kind)
-    for name in sorted(set(members) - known) if known else ():
-        if (meant := meant_by(name, known)) is not None:
-            raise InvalidRequest(f"Unknown member {name[:60]!r}; did you mean {meant!r}?", field=name)
+    for place, name, meant in _misspelt(members, kind, ()):
+        if inside or not place:
+            raise InvalidRequest(
+                f"Unknown member {name[:60]!r}; did you mean {meant!r}?", field=".".join((*place, name))
+            )
 
 
 def without_nulls(raw: bytes | msgspec.Raw, kind: object) -> bytes:
@@ -237,11 +261,12 @@ def _with_job_ids(kind: Any) -> tuple[tuple[str, bool], ...]:
 
 
 class _Field(NamedTuple):
-    """A member of a request: whether it may be ``null``, and the type of the objects in it, alone or in a list."""
+    """A member of a request: whether it may be ``null``, and the type of the objects in it: alone, in a list, named."""
 
     takes_null: bool
     body: object = None
     bodies: object = None
+    named: object = None
 
 
 @cache
@@ -258,8 +283,10 @@ def _fields_of(kind: object) -> Mapping[str, _Field]:
         body = next((kind.cls for kind in types if isinstance(kind, msgspec.inspect.StructType)), None)
         items = next((kind.item_type for kind in types if isinstance(kind, msgspec.inspect.ListType)), None)
         bodies = items.cls if isinstance(items, msgspec.inspect.StructType) else None
+        values = next((kind.value_type for kind in types if isinstance(kind, msgspec.inspect.DictType)), None)
+        named = values.cls if isinstance(values, msgspec.inspect.StructType) else None
         is_null = (msgspec.inspect.NoneType, msgspec.inspect.RawType, msgspec.inspect.AnyType)
-        fields[field.encode_name] = _Field(any(isinstance(kind, is_null) for kind in types), body, bodies)
+        fields[field.encode_name] = _Field(any(isinstance(kind, is_null) for kind in types), body, bodies, named)
     return fields
 
 

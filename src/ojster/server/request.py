@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl
 import msgspec
 from starlette.types import Receive
 
+from ojster.core.calls import Arguments
 from ojster.core.errors import Forbidden, InvalidPayload, InvalidRequest, PayloadTooLarge, Unsupported
 from ojster.core.ids import canonical_job_id, new_id
 from ojster.core.json_objects import Members, read_members
@@ -355,7 +356,8 @@ class HttpRequest:
         kind = decoder.type
         is_from_worker = isinstance(kind, type) and issubclass(kind, FromWorker)
         if not is_from_worker:
-            refuse_misspelt(members, kind)
+            is_call = isinstance(kind, type) and issubclass(kind, Arguments)
+            refuse_misspelt(members, kind, inside=is_call)  # in jobs, misspelt options bring warnings
         body = self._decode(raw, decoder)
         if is_from_worker:
             report: Any = body

@@ -8,7 +8,8 @@ import msgspec
 from msgspec import UNSET
 
 from ojster.core.errors import InvalidRequest
-from ojster.core.json_objects import MAX_SAFE_INTEGER
+from ojster.core.json_objects import MAX_SAFE_INTEGER, Members
+from ojster.core.parsing import refuse_misspelt
 from ojster.core.rate_limit import MAX_LIMIT
 from ojster.core.states import JobState
 from ojster.core.tenant import NOBODY, check_tenant, shown_tenant
@@ -147,10 +148,12 @@ def read_tenants(raw: bytes) -> list[TenantChange]:
     Raises
     ------
     InvalidRequest
-        The JSON, a tenant id or a body is malformed.
+        The JSON, a tenant id or a body is malformed, or has a member that looks misspelt.
     """
     try:
         bodies = msgspec.json.decode(raw, type=dict[str, TenantBody])
+        for members in msgspec.json.decode(raw, type=dict[str, Members]).values():
+            refuse_misspelt(members, TenantBody)
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"The configuration of tenants is malformed: {error}.") from None
     return [_change(check_tenant(name), body) for name, body in bodies.items()]
