@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -14,8 +15,8 @@ from ojster.queues.wire import PoolBody
 from ojster.server.application import Application
 from ojster.tenancy.wire import TenantBody
 from tests.conftest import Http
-from tests.tenancy.test_access import GuardedServer, door  # noqa: F401
-from tests.tenancy.world import ACME, BASE
+from tests.tenancy.test_access import ROUTES, GuardedServer, door  # noqa: F401
+from tests.tenancy.world import ACME, BASE, MARKER, tries
 
 pytestmark = pytest.mark.anyio
 
@@ -142,6 +143,7 @@ FOR_ALL_QUEUES: list[tuple[str, str, Any]] = [
     ("GET", "/workflow-export?format=csv", None),
     ("GET", "/workflows/{workflow}/export", None),
     ("GET", "/workflows/{begin}", None),
+    ("GET", "/files", None),
     ("GET", "/events", None),
     ("GET", "/events?page=1", None),
     ("GET", "/events?queues=mine,work", None),
@@ -280,3 +282,99 @@ async def test_a_token_for_some_queues_follows_no_events_of_others(door: Guarded
 
     await Application(door.bench.service, guarded=True)(scope, receive, send)
     assert answers == [*((channel, "permission_denied") for channel in channels[:3]), ("queue:mine", None)]
+
+
+FILTER = {"filter": {"type": "t"}, "confirm": True}
+BODIES: dict[str, Any] = {
+    "POST /admin/jobs/bulk/retry": FILTER,
+    "POST /admin/jobs/bulk/cancel": FILTER,
+    "POST /admin/jobs/bulk/delete": FILTER,
+    "POST /admin/dead-letter/retry": FILTER,
+    "DELETE /admin/dead-letter": FILTER,
+    "PUT /admin/schemas/{type}/{version}": {"schema": {"type": "array"}},
+    "PUT /job-types/{type}": {"options": {"priority": 1}},
+    "PUT /admin/tenants/{id}": {"limits": {"max_concurrency": 1}},
+    "PUT /admin/tenants/{id}/limits": {"max_concurrency": 1},
+    "POST /admin/tokens": {"name": "x", "grants": [{"role": "viewer"}]},
+    "PATCH /admin/worker-rules/{id}": {"enabled": False},
+    "POST /queues": {"name": "other"},
+    "DELETE /queues/{name}": {"strategy": "discard"},
+    "PUT /queues/{name}/config": {"concurrency": 1},
+    "PUT /admin/queues/{name}/config": {"concurrency": 1},
+    "PUT /admin/queues/{name}/rate-limit": {"concurrency": 1},
+    "POST /admin/queues/{name}/config/preview": {"concurrency": 1},
+    "DELETE /admin/queues/{name}/jobs": {"confirm": True, "states": ["discarded"]},
+    "PUT /admin/pools/{name}": {"queues": ["work"]},
+    "POST /broadcasts": {"name": "x", "key": "y"},
+    "POST /definitions": {"name": "own", "type": "chain", "steps": [{"type": "a", "args": []}]},
+    "POST /admin/system/maintenance": {"enabled": True},
+    **{
+        f"POST /workflows/{action}": {"filter": {"type": "chain"}}
+        for action in ("cancel", "retry", "fork", "hold", "release", "delete")
+    },
+    "POST /workflows/pin": {"filter": {"type": "chain"}, "flow": "f", "version": "2"},
+}
+"""Bodies of requests that the world of the tenants does not have, because no tenant may make them."""
+
+REFUSED_ONE_BY_ONE = re.compile("/jobs/(batch|bulk)|/workers/(ack|nack|release)/batch")
+"""Requests about several jobs, whose answers say what became of each."""
+
+ALLOWED = {
+    *("POST /workers/heartbeat", "POST /workers/beat"),  # about the worker itself; see below
+    "POST /jobs/results",  # reads
+    "PATCH /files/{id}",  # an upload goes on, by its id
+    *("DELETE /schemas/{type}", "DELETE /admin/schemas/{type}"),  # by a URI alone
+}
+"""Requests that change something and are not refused."""
+
+READABLE = {
+    *("/schemas", "/admin/schemas", "/schemas/{type}", "/schemas/{type}/{version}", "/signatures", "/channels"),
+    *("/collections", "/collections/{name}/items", "/collections/{name}/items/{item}"),
+    "/workflows/{id}",
+    *(f"/workflows/{{id}}/{part}" for part in ("status", "properties", "info", "items", "items/{item}")),
+    *("/files/{id}", "/files/{id}/content"),
+    "/admin/audit/export",
+}
+"""What such tokens read that is of no queue, or that is known by its id alone; owners see the whole audit log."""
+
+
+async def test_no_endpoint_lets_a_token_for_some_queues_change_or_read_the_jobs_of_others(
+    door: GuardedServer,  # noqa: F811
+) -> None:
+    headers, ids = await limited(door), door.world.ids
+    bodies = BODIES | {"POST /workers/progress": {"job_id": ids["active"], "progress": 1}}
+    before, read = await seen(door), set()
+    for route in ROUTES:
+        place = route.path.removeprefix(BASE)
+        if not route.needs or route.streams:
+            continue
+        for path, usual in tries(door.world, route.method, route.path):
+            path = path.replace(f"/tenants/{ids['active']}", "/tenants/acme")
+            body = bodies.get(f"{route.method} {place}", usual)
+            answer = await door.http(route.method, path, body, headers=headers | (ACME if route.is_for_tenants else {}))
+            what = f"{route.method} {path}: {answer.status_code} {answer.text}"
+            assert answer.status_code not in (401, 500), what
+            if MARKER in answer.text:
+                read.add(place)
+            if route.method == "GET" or f"{route.method} {place}" in ALLOWED:
+                continue
+            if REFUSED_ONE_BY_ONE.search(place):
+                assert "permission_denied" in answer.text, what
+            else:
+                assert answer.status_code in (403, 404), what
+    assert read == READABLE
+    after = await seen(door)
+    for objects in (*before[0].keys(), 1, 2):
+        if objects != "/workers":
+            was, now = (one[0][objects] if isinstance(objects, str) else one[objects] for one in (before, after))
+            assert now == was, objects
+
+
+async def test_a_heartbeat_extends_no_lease_in_another_queue(door: GuardedServer) -> None:  # noqa: F811
+    headers, id = await limited(door), door.world.ids["active"]
+    mine = await door.bench.push(queue="mine", meta={"tenant_id": "acme"})
+    fetch = {"queues": ["mine"], "worker_id": "w-acme"}
+    assert (await door.http("POST", f"{BASE}/workers/fetch", fetch, headers=headers | ACME)).status_code == 200
+    beat = {"worker_id": "w-acme", "active_jobs": [id, mine.id], "visibility_timeout_ms": 7_200_000}
+    answer = (await door.http("POST", f"{BASE}/workers/heartbeat", beat, headers=headers | ACME)).json()
+    assert (answer["jobs_extended"], answer["jobs_lost"]) == ([mine.id], [id])

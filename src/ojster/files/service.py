@@ -130,7 +130,10 @@ class FileService(CapabilityService, FileCalls):
         ------
         InvalidRequest, Unsupported
             The limit is no positive number, or no file store is configured.
+        Forbidden
+            The caller is limited to certain queues.
         """
+        self.scope.need_all_queues("A list of files")
         page = records.FilePage(self.scope.tenant, min(limit, MAX_FILES_PER_PAGE), before)
         self._need_store()
         return await self.scope.look(records.list_files, page)
@@ -227,7 +230,10 @@ class FileService(CapabilityService, FileCalls):
             The file does not exist.
         Conflict
             A collection item refers to it.
+        Forbidden
+            The caller is limited to certain queues.
         """
+        self.scope.need_all_queues("Deleting a file")
         self._need_store()
         await self.scope.do(records.delete_files, records.FileDeletion(file_id, self.scope.tenant))
         await self._erase(file_id)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.core.errors import InvalidRequest
+from ojster.core.errors import Forbidden, InvalidRequest
 from ojster.core.job import Job
 from ojster.core.tenant import called, split
 from ojster.fleet import lost_workers, unrunnable, worker_rules, workers
@@ -53,9 +53,14 @@ class FleetService(CapabilityService, FleetCalls):
         if self.scope.tenant is not None:
             worker_id = self.scope.named(heartbeat.worker_id)
             heartbeat = msgspec.structs.replace(heartbeat, worker_id=worker_id, tenant=self.scope.tenant)
+        foreign = await self._foreign(heartbeat.active_jobs)
+        if foreign:
+            own = tuple(id for id in heartbeat.active_jobs if id not in foreign)
+            heartbeat = msgspec.structs.replace(heartbeat, active_jobs=own)
         with self.database.wakeups.waiter(worker_topic(heartbeat.worker_id)) as waiter:
             waiter.arm()
             pulse = await self.database.run(workers.beat, heartbeat)
+            pulse.lost += foreign
             for directive in self._directives:
                 if (answer := await directive(heartbeat, pulse)) is not None:
                     pulse.directive = answer
@@ -64,6 +69,13 @@ class FleetService(CapabilityService, FleetCalls):
             if wait > 0 and not is_news and not self.database.draining:
                 pulse.woken = await waiter.wait(min(wait, MAX_WAIT_SECONDS))
         return pulse
+
+    async def _foreign(self, ids: Sequence[str]) -> list[str]:
+        """Return those of these jobs that are in other queues than the caller is limited to."""
+        if self.scope.access is None or not self.scope.access.queues:
+            return []
+        refusals = await self.scope.check_jobs(ids)
+        return [id for id, refusal in zip(ids, refusals, strict=True) if isinstance(refusal, Forbidden)]
 
     async def give_time_to_report(self) -> int:
         """Give workers time to report before leases end that ran out while no server was there.
