@@ -29,7 +29,7 @@ class JobTypeService(CapabilityService, JobTypeCalls):
         Forbidden
             The caller is limited to certain queues.
         """
-        self.scope.need_all_queues("The defaults of a job type")
+        self.scope.need_all_queues("Setting defaults of a job type")
         self.scope.check_contents({name: raw for name, raw in members.items() if name != "type"})
         item, job = job_types.read_defaults(type, members, largest=self.database.settings.largest_job)
         job.tenant = self.scope.tenant or ""
@@ -64,7 +64,7 @@ class JobTypeService(CapabilityService, JobTypeCalls):
         NotFound
             It has none.
         """
-        self.scope.need_all_queues("The defaults of a job type")
+        self.scope.need_all_queues("Setting defaults of a job type")
         await self.scope.do(job_types.delete_defaults, self.scope.named(type))
 
     async def announce(self, signatures: Sequence[Signature]) -> int:
@@ -82,7 +82,7 @@ class JobTypeService(CapabilityService, JobTypeCalls):
         Forbidden
             The caller is limited to certain queues.
         """
-        self.scope.need_all_queues("The signatures of job types")
+        self.scope.need_all_queues("Announcing signatures of job types")
         return await self.database.run(announce, read_announcement(self.scope.tenant, signatures))
 
     async def signatures(self, type: str | None = None) -> list[Signature]:
