@@ -144,6 +144,8 @@ FOR_ALL_QUEUES: list[tuple[str, str, Any]] = [
     ("GET", "/workflows/{workflow}/export", None),
     ("GET", "/workflows/{begin}", None),
     ("GET", "/files", None),
+    ("GET", "/tasks/runs", None),
+    ("GET", "/tasks/statistics", None),
     ("GET", "/events", None),
     ("GET", "/events?page=1", None),
     ("GET", "/events?queues=mine,work", None),

@@ -53,6 +53,7 @@ class TaskService(CapabilityService, TaskCalls):
         limit: int = 100,
     ) -> list[TaskRun]:
         """Return the recorded runs of tasks that match, newest first, at most ``limit``; ``None`` matches all."""
+        self.scope.need_all_queues("The task history")
         chosen = TaskFilter(type, subject, context, outcome, _clamped(limit), self.scope.tenant)
         return await self.scope.survey(task_history.list_runs, chosen)
 
@@ -60,6 +61,7 @@ class TaskService(CapabilityService, TaskCalls):
         self, type: str | None = None, subject: str | None = None, context: str | None = None, *, limit: int = 100
     ) -> list[TaskStatistics]:
         """Return how often tasks have succeeded and failed, and how long they took; at most ``limit`` tasks."""
+        self.scope.need_all_queues("The task history")
         chosen = TaskFilter(type, subject, context, None, _clamped(limit), self.scope.tenant)
         return await self.scope.survey(task_history.list_statistics, chosen)
 
