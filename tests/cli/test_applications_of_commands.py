@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -128,3 +129,16 @@ def test_codecs_without_arguments_are_refused(shop: App, other: list[str]) -> No
     done = CliRunner().invoke(cli, ["cron", "add", "nightly", "@daily", *other, "--app", "encoded_tenant:app"])
     assert done.exit_code == 2
     assert "encode arguments of TYPE or --flow alone" in done.output
+
+
+@pytest.mark.parametrize("command", sorted({*ASKS, *OTHERWISE} - {"cron prune", "flows check"}))
+def test_an_application_that_keeps_its_jobs_in_memory_is_refused(
+    command: str, shop: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OJSTER_EAGER", "1")
+    monkeypatch.setattr(subprocess, "Popen", Asked)
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", Asked)
+    monkeypatch.setitem(ASKS, command, ASKS.get(command, []))
+    done = CliRunner().invoke(cli, line_of(command))
+    assert done.exit_code == 2, done.output
+    assert "runs its jobs itself" in done.output

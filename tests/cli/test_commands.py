@@ -656,7 +656,7 @@ def test_dev_works_on_the_database_of_its_application_and_stops_in_good_order(tm
 
 @pytest.mark.parametrize(
     ("url", "why"),
-    [("http://127.0.0.1:1", "uses the server"), ("sqlite:///:memory:", "in memory")],
+    [("http://127.0.0.1:1", "is a server"), ("sqlite:///:memory:", "in memory")],
 )
 def test_dev_says_why_it_cannot_work_on_what_an_application_uses(tmp_path: Path, url: str, why: str) -> None:
     (tmp_path / "shop.py").write_text(f"from ojster import App\napp = App({url!r})\n")

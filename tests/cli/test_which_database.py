@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+import ojster.cli
 from ojster import App, InvalidRequest
+from ojster.cli.main import cli
 from ojster.storage.database import URL_VARIABLE, are_same
 from tests import forked
 from tests.waiting import PATIENCE
@@ -129,3 +133,31 @@ def test_child_processes_of_handlers_enqueue_but_do_not_pass_on_the_url(folder: 
         ("which", "completed", b'"None"'),
     ]
     app.close()
+
+
+def test_commands_use_the_database_also_where_applications_are_eager(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OJSTER_EAGER", "1")
+    for command in (
+        "push mail 1",
+        "queues pause mail",
+        "cron add nightly @daily mail",
+        "tokens create ci --role owner",
+        "jobs cancel --queue default --yes",
+    ):
+        done = CliRunner().invoke(cli, [*command.split(), "--url", url])
+        assert done.exit_code == 0, done.output
+    monkeypatch.delenv("OJSTER_EAGER")
+    for listing, name in (
+        ("jobs list --state cancelled", "mail"),
+        ("queues list", "paused"),
+        ("cron list", "nightly"),
+        ("tokens list", "ci"),
+    ):
+        assert name in CliRunner().invoke(cli, [*listing.split(), "--url", url]).output
+
+
+def test_no_application_of_a_command_asks_the_environment_whether_it_is_eager() -> None:
+    for path in Path(ojster.cli.__path__[0]).rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "App":
+                assert "eager" in {keyword.arg for keyword in call.keywords}, f"{path.name}:{call.lineno}"

@@ -14,6 +14,16 @@ from ojster.cli.option_rules import used_options
 from ojster.cli.options import ask_as
 from ojster.core.json_objects import Members
 from ojster.handlers.codec import Codecs
+from ojster.handlers.register import HandlerRegister
+
+
+def refuse_eager(app: HandlerRegister) -> None:
+    """Raise ``UsageError`` if an application is eager: none of its jobs is where a server or a worker could find it."""
+    if app.is_eager:
+        raise click.UsageError(
+            "The application runs its jobs itself, where they are enqueued, and keeps them in memory (App(eager=True), "
+            "or OJSTER_EAGER in the environment): servers, workers and other commands have none of them. Unset it."
+        )
 
 
 def with_codecs(command: Command) -> Command:
@@ -29,6 +39,7 @@ def with_codecs(command: Command) -> Command:
     def read(*args: Any, app: str | None, url: str, **more: Any) -> Any:
         loaded = None if app is None else load_app(app)
         if loaded is not None:
+            refuse_eager(loaded)
             if not used_options("url"):
                 loaded.check_url()
                 url = loaded.url

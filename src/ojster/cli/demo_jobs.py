@@ -10,7 +10,7 @@ from ojster.api.app import App
 from ojster.handlers.context import JobContext
 from ojster.handlers.job_options import Retry
 
-app = App()
+app = App(eager=False)
 
 
 @app.job("email.send")

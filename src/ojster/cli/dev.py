@@ -8,16 +8,20 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
 import click
 
+from ojster.api.app import App
 from ojster.api.loading import load_app
+from ojster.cli.application import refuse_eager
 from ojster.cli.options import examples, with_port
 from ojster.cli.output import console, errors
 from ojster.cli.worker_options import with_concurrency, with_include
 from ojster.storage.database import URL_VARIABLE, names_a_database, without_password
+from ojster.storage.urls import url_in_environment
 
 
 @click.command(epilog=examples("ojster dev myapp:app", "ojster dev myapp:app --port 9000 --watch src"))
@@ -40,7 +44,7 @@ def dev(
     """Run a server and a worker of APP; restart the worker when a Python file changes."""
     from watchfiles import PythonFilter, watch
 
-    database = database or database_of(app)
+    database = shared_application(app, include, database).url
     environment = os.environ | {URL_VARIABLE: database}
     server_command = [sys.executable, "-m", "ojster", "serve", "--database", database, "--port", str(port)]
     server_command += ["--ends-with-parent", "--migrate"]
@@ -81,21 +85,25 @@ def dev(
     return 0
 
 
-def database_of(app: str) -> str:
-    """Return the URL of an application's database, which a server and a worker can share."""
-    loaded = load_app(app)
+def shared_application(app: str, include: Sequence[str], database: str | None) -> App:
+    """Return an application for a server and a worker, with a database that they can share; ``None``: its own."""
+    with url_in_environment(database):
+        loaded = load_app(app, include)
+    refuse_eager(loaded)
+    if database is not None:
+        loaded.choose_url(database)
     loaded.check_url()
     url = loaded.url
     if not names_a_database(url):
         raise click.UsageError(
-            f"{app} uses the server {without_password(url)}, and 'ojster dev' starts one of its own. "
-            "Start 'ojster worker', or name a database with --database."
+            f"{without_password(url)} is a server, and this command starts one of its own. Start 'ojster worker', or "
+            "name a database with --database."
         )
     if url.endswith(":memory:"):
         raise click.UsageError(
-            f"{app} uses a database in memory, which a server and a worker cannot share. Name one with --database."
+            f"{url} is a database in memory, which a server and a worker cannot share. Name a file with --database."
         )
-    return url
+    return loaded
 
 
 def _stop_process(process: subprocess.Popen[bytes]) -> None:

@@ -52,7 +52,7 @@ def mcp(url: str, allow_changes: bool) -> None:
     It may do what the token in OJSTER_TOKEN may do, and changes nothing without --allow-changes.
     """
     try:
-        app = App()
+        app = App(eager=False)
         app.choose_url(url)
         server = assistant(app, changes=allow_changes)
     except ImportError as error:

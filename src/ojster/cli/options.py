@@ -135,7 +135,7 @@ def ask(
         raise BackendUnavailable(f"There is no database file {path}. {_what_to_do(path.parent)}")
 
     async def run() -> R:
-        app = App(settings=settings, tenant=tenant)
+        app = App(settings=settings, tenant=tenant, eager=False)
         app.choose_url(url)
         try:
             return await question(app.client())

@@ -8,8 +8,7 @@ import sys
 
 import click
 
-from ojster.api.loading import load_app
-from ojster.cli.dev import database_of
+from ojster.cli.dev import shared_application
 from ojster.cli.logs import log_to_console, with_logging
 from ojster.cli.options import CHOSEN_VARIABLE, WAIT_SECONDS, examples, with_port
 from ojster.cli.supervisor import ProcessCommand, Supervisor
@@ -54,13 +53,14 @@ def run(
     'ojster worker' as services of their own.
     """
     log_to_console(log_level, log_format)
-    os.environ[URL_VARIABLE] = database or database_of(app)
+    loaded = shared_application(app, include, database)
+    os.environ[URL_VARIABLE] = loaded.url
     os.environ[CHOSEN_VARIABLE] = "1"
     ojster = [sys.executable, "-m", "ojster"]
     logs = ["--log-level", log_level, "--log-format", log_format, "--migrate", "--ends-with-parent"]
     server = [*ojster, "serve", "--host", host, "--port", str(port), *logs]
     server += [] if auth is None else ["--auth", auth]
-    server += ["--app", app] if load_app(app, include).orchestrators else []
+    server += ["--app", app] if loaded.orchestrators else []
     worker = [*ojster, "worker", app, "--concurrency", str(concurrency), *logs]
     worker += [] if queues is None else ["--queues", queues]
     worker += [part for module in include for part in ("--include", module)]

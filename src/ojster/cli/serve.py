@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from ojster.api.app import App
 from ojster.api.loading import load_app, load_plugin
+from ojster.cli.application import refuse_eager
 from ojster.cli.declared import option_of
 from ojster.cli.logs import log_to_console, with_logging
 from ojster.cli.oidc_options import with_provider
@@ -230,6 +231,8 @@ def serve(
 def _ready(app: str | None, database: str, wait: float) -> tuple[App | None, str]:
     """Return the application with the orchestrators, and the database, which may be the App's, when it can be used."""
     loaded = None if app is None else load_app(app)
+    if loaded is not None:
+        refuse_eager(loaded)
     source = click.get_current_context().get_parameter_source("database")
     if loaded is not None and source is not ParameterSource.COMMANDLINE and not os.environ.get(CHOSEN_VARIABLE):
         loaded.check_url()

@@ -94,7 +94,7 @@ class Trial:
     def __init__(self, store: TrialStore, bounds: Bounds) -> None:
         self._store = store
         self._bounds = bounds
-        self._app = App(store.url, migrate=True)
+        self._app = App(store.url, migrate=True, eager=False)
         self._started: asyncio.Queue[float] = asyncio.Queue()
         self._enqueued = 0
         self._waiting = 0

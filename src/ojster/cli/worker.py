@@ -16,6 +16,7 @@ import click
 
 from ojster.api.app import App
 from ojster.api.loading import load_app
+from ojster.cli.application import refuse_eager
 from ojster.cli.declared import option_of
 from ojster.cli.health import touch
 from ojster.cli.option_rules import needs
@@ -175,7 +176,7 @@ def _why_not_confined(error: NotConfined) -> str:
 def _application(app: str | None, include: Sequence[str], url: str | None, tenant: str | None, migrate: bool) -> App:
     """Return the application whose jobs the worker runs; an empty one if it only runs code."""
     with url_in_environment(url):
-        loaded = App() if app is None else load_app(app, include)
+        loaded = App(eager=False) if app is None else load_app(app, include)
     if url is not None:
         loaded.choose_url(url)
     loaded.check_url()
@@ -193,11 +194,7 @@ def run_worker(worker: Worker, process: Process, *, until_empty: bool) -> int:
     UsageError
         The application is eager.
     """
-    if worker.app.is_eager:
-        raise click.UsageError(
-            "The application runs its jobs itself, where they are enqueued (App(eager=True), or OJSTER_EAGER in the "
-            "environment), so that a worker would get none. Unset it to run workers."
-        )
+    refuse_eager(worker.app)
     tune_interpreter()
     return _run_loop(lambda: _work(worker, process, until_empty))
 
