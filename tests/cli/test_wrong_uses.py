@@ -260,6 +260,39 @@ def test_a_worker_of_a_url_that_is_none_says_so_and_ends(newcomer: Newcomer, url
     assert f"The URL {url!r} is neither a database" in said
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "jobs list --url",
+        "push mail --url",
+        "doctor --url",
+        "backup x.tar --url",
+        "restore x.tar --url",
+        "migrate --database",
+        "bench --database",
+        "serve --database",
+        "worker shop:app --until-empty --url",
+        "run shop:app --database",
+        "dev shop:app --database",
+    ],
+)
+def test_a_url_without_a_file_is_no_database_in_memory(newcomer: Newcomer, command: str) -> None:
+    code, said = newcomer.ojster(*command.split(), "sqlite:///")
+    assert code == 1
+    assert "'sqlite:///' names no file" in said
+    code, said = newcomer.ojster(*command.split()[:-1], OJSTER_DATABASE_URL="sqlite:///")
+    assert code == 1
+    assert "'sqlite:///' names no file" in said
+
+
+@pytest.mark.parametrize("command", ["serve --processes 2", "run shop:app", "dev shop:app"])
+def test_processes_cannot_share_a_database_in_memory(newcomer: Newcomer, command: str) -> None:
+    port = str(free_port())
+    code, said = newcomer.ojster(*command.split(), "--port", port, "--database", "sqlite:///:memory:")
+    assert code == 2
+    assert "cannot share" in said
+
+
 def test_a_worker_of_a_queue_that_cannot_exist_says_so(newcomer: Newcomer) -> None:
     code, said = newcomer.ojster("worker", "shop:app", "--queues", "High_Prio")
     assert code == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import unquote
 
 import click
 import msgspec
@@ -15,7 +14,8 @@ from ojster.cli.options import done, examples, with_json, with_url
 from ojster.cli.output import errors
 from ojster.core.errors import InvalidRequest
 from ojster.files.open import store_for
-from ojster.storage.database import SQLITE, names_a_database, without_password
+from ojster.storage.database import SQLITE, names_a_database, sqlite_path, without_password
+from ojster.storage.open import MEMORY
 
 
 @click.command(
@@ -67,9 +67,8 @@ def restore(archive: Path, url: str, files: Path | None, no_files: bool, as_json
 
 
 def _database_of(url: str) -> Path:
-    path = unquote(url.removeprefix(SQLITE))
-    if url.startswith(SQLITE) and path != ":memory:":
-        return Path(path)
+    if url.startswith(SQLITE) and url != MEMORY:
+        return Path(sqlite_path(url))
     if names_a_database(url) and not url.startswith(SQLITE):
         raise InvalidRequest(
             "PostgreSQL has its own tools for this: pg_dump and pg_restore, or continuous archiving. Files are in the "

@@ -21,6 +21,7 @@ from ojster.cli.options import examples, with_port
 from ojster.cli.output import console, errors
 from ojster.cli.worker_options import with_concurrency, with_include
 from ojster.storage.database import URL_VARIABLE, names_a_database, without_password
+from ojster.storage.open import MEMORY
 from ojster.storage.urls import url_in_environment
 
 
@@ -99,7 +100,7 @@ def shared_application(app: str, include: Sequence[str], database: str | None) -
             f"{without_password(url)} is a server, and this command starts one of its own. Start 'ojster worker', or "
             "name a database with --database."
         )
-    if url.endswith(":memory:"):
+    if url == MEMORY:
         raise click.UsageError(
             f"{url} is a database in memory, which a server and a worker cannot share. Name a file with --database."
         )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import apsw
 
 from ojster.core.version import __version__
-from ojster.storage.database import LISTEN_VARIABLE, SQLITE
+from ojster.storage.database import LISTEN_VARIABLE, SQLITE, sqlite_path
 from ojster.storage.open import MEMORY
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def versions() -> Diagnosis:
 def checks_of(url: str) -> list[Check]:
     """Return the checks of the database at ``url``; none for a server, which checks its own database."""
     if url.startswith(SQLITE) and url != MEMORY:
-        path = Path(url.removeprefix(SQLITE))
+        path = Path(sqlite_path(url))
         return [
             ("file", lambda: _file(path)),
             ("integrity", lambda: _integrity(path)),

@@ -19,7 +19,8 @@ from ojster.client.interface import Client
 from ojster.core.errors import BackendUnavailable
 from ojster.core.public_settings import Retention, Settings
 from ojster.jobs.failure import Failure
-from ojster.storage.database import URL_VARIABLE
+from ojster.storage.database import SQLITE, URL_VARIABLE
+from ojster.storage.open import MEMORY
 from ojster.storage.urls import DEFAULT_URL
 
 R = TypeVar("R")
@@ -130,8 +131,8 @@ def ask(
     context = click.get_current_context(silent=True)
     if tenant is None and context is not None:
         tenant = context.meta.get(_TENANT)
-    path = Path(url.removeprefix("sqlite:///"))
-    if not makes and url.startswith("sqlite:///") and path.name != ":memory:" and not path.exists():
+    path = Path(url.removeprefix(SQLITE))
+    if not makes and url.startswith(SQLITE) and url != MEMORY and not path.exists():
         raise BackendUnavailable(f"There is no database file {path}. {_what_to_do(path.parent)}")
 
     async def run() -> R:

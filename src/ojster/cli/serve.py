@@ -23,7 +23,7 @@ from ojster.cli.server_settings import with_settings
 from ojster.cli.worker_options import ends_with_parent
 from ojster.core.public_settings import Settings
 from ojster.storage.database import URL_VARIABLE
-from ojster.storage.open import wait_for_database
+from ojster.storage.open import MEMORY, wait_for_database
 from ojster.storage.urls import DEFAULT_URL
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def serve(
     from ojster.server.run import serve as serve_forever  # here, because its libraries would slow down other commands
 
     guarded = _is_guarded(auth, oidc)
-    loaded, database = _ready(app, database, wait)
+    loaded, database = _ready(app, database, wait, shared)
     serve_forever(
         database,
         host=host,
@@ -228,7 +228,7 @@ def serve(
     )
 
 
-def _ready(app: str | None, database: str, wait: float) -> tuple[App | None, str]:
+def _ready(app: str | None, database: str, wait: float, shared: SharedPort) -> tuple[App | None, str]:
     """Return the application with the orchestrators, and the database, which may be the App's, when it can be used."""
     loaded = None if app is None else load_app(app)
     if loaded is not None:
@@ -237,6 +237,8 @@ def _ready(app: str | None, database: str, wait: float) -> tuple[App | None, str
     if loaded is not None and source is not ParameterSource.COMMANDLINE and not os.environ.get(CHOSEN_VARIABLE):
         loaded.check_url()
         database = loaded.url
+    if shared.listeners and database == MEMORY:
+        raise click.UsageError("Several processes cannot share a database in memory. Name a file with --database.")
     wait_for_database(database, wait)
     return loaded, database
 

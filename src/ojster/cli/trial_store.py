@@ -17,7 +17,7 @@ import apsw
 import click
 
 from ojster.core.errors import BackendUnavailable
-from ojster.storage.database import SQLITE
+from ojster.storage.database import SQLITE, sqlite_path
 from ojster.storage.open import MEMORY
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def trial_store(url: str) -> Iterator[TrialStore]:
         The database cannot be reached.
     """
     if url.startswith(SQLITE) and url != MEMORY:
-        with _file(Path(url.removeprefix(SQLITE))) as store:
+        with _file(Path(sqlite_path(url))) as store:
             yield store
     elif url.startswith(("postgresql://", "postgres://")):
         with _schema(url) as store:
@@ -72,7 +72,7 @@ def trial_store(url: str) -> Iterator[TrialStore]:
 def prefix_of(url: str) -> str:
     """Return how the names of the trial stores beside a store begin: files, or schemas of PostgreSQL."""
     if url.startswith(SQLITE):
-        return f".{Path(url.removeprefix(SQLITE)).name}-trial-"
+        return f".{Path(sqlite_path(url)).name}-trial-"
     from ojster.storage.postgres.url import parse_postgres_url
 
     return f"{parse_postgres_url(url).schema[:30]}_trial_"

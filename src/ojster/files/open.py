@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from ojster.core.errors import InvalidRequest
 from ojster.files.store import DirectoryStore, FileStore, MemoryStore
+from ojster.storage.database import SQLITE, sqlite_path
 
 SCHEMES: Final = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
 """URL schemes of object stores."""
@@ -43,8 +44,6 @@ def open_store(where: str) -> FileStore:
 FILES_VARIABLE: Final = "OJSTER_FILES"
 """Environment variable with the default path or URL of the file store."""
 
-_SQLITE: Final = "sqlite:///"
-
 
 def store_for(database_url: str, where: str | None = None) -> FileStore | None:
     """Return the file store of a database, or ``None`` if it has none.
@@ -63,7 +62,7 @@ def store_for(database_url: str, where: str | None = None) -> FileStore | None:
     where = where or os.environ.get(FILES_VARIABLE)
     if where:
         return open_store(where)
-    if not database_url.startswith(_SQLITE):
+    if not database_url.startswith(SQLITE):
         return None
-    path = unquote(database_url.removeprefix(_SQLITE))
+    path = sqlite_path(database_url)
     return MemoryStore() if path == ":memory:" else DirectoryStore(Path(f"{path}-files"))

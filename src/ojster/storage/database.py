@@ -277,6 +277,17 @@ def names_a_database(url: str) -> bool:
     return url.startswith(_DATABASES)
 
 
+def sqlite_path(url: str) -> str:
+    """Return the path in the URL of a SQLite database, or ``:memory:``; raise ``InvalidRequest`` if it has none."""
+    path = url.removeprefix(SQLITE)
+    if not path:
+        raise InvalidRequest(
+            f"The URL '{SQLITE}' names no file. Name one, such as {SQLITE}jobs.db; if the path comes from a variable, "
+            "check that it is set."
+        )
+    return path
+
+
 def without_password(url: str) -> str:
     """Return a URL with its secrets replaced by ``***``, for logs and errors."""
     hidden = re.sub(r"(?is)(password|secret)\s*=\s*('[^']*'|[^\s&]+)", r"\1=***", url)

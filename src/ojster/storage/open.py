@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from ojster.core.errors import InvalidRequest
 from ojster.core.settings import ServiceSettings
-from ojster.storage.database import POSTGRES, SQLITE, Database, without_password
+from ojster.storage.database import POSTGRES, SQLITE, Database, sqlite_path, without_password
 
 MEMORY: Final = f"{SQLITE}:memory:"
 
@@ -64,7 +64,7 @@ def open_database(
     elif url.startswith(SQLITE):
         from ojster.storage.sqlite.database import SqliteDatabase
 
-        database = SqliteDatabase(url.removeprefix(SQLITE), settings, clock, synchronous)
+        database = SqliteDatabase(sqlite_path(url), settings, clock, synchronous)
     else:
         raise InvalidRequest(
             f"The database URL {without_password(url)!r} must be like 'sqlite:///jobs.db' or "
@@ -96,7 +96,7 @@ def wait_for_database(url: str, seconds: float) -> None:
     elif seconds > 0 and url.startswith(SQLITE) and url != MEMORY:
         from ojster.storage.sqlite.lock import wait_until_unlocked
 
-        wait_until_unlocked(Path(url.removeprefix(SQLITE)), seconds)
+        wait_until_unlocked(Path(sqlite_path(url)), seconds)
 
 
 def migrate_database(url: str, *, events: EventLogging | None = None) -> int:

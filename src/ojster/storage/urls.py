@@ -8,19 +8,21 @@ from contextlib import contextmanager
 from typing import Final
 
 from ojster.core.errors import BackendUnavailable, InvalidRequest
-from ojster.storage.database import URL_VARIABLE, are_same, names_a_database, without_password
+from ojster.storage.database import SQLITE, URL_VARIABLE, are_same, names_a_database, sqlite_path, without_password
 
 DEFAULT_URL: Final = "sqlite:///ojster.db"
 TOKEN_VARIABLE: Final = "OJSTER_TOKEN"  # noqa: S105  (a name)
 
 
 def known_url(url: str) -> str:
-    """Return a URL; raise ``InvalidRequest`` if it is neither that of a database nor that of a server."""
+    """Return a URL; raise ``InvalidRequest`` if it is that of neither a database nor a server, or names no file."""
     if not (names_a_database(url) or url.startswith(("http://", "https://", "unix:///"))):
         raise InvalidRequest(
             f"The URL {without_password(url)!r} is neither a database (sqlite:///…, postgresql://…) nor a "
             "server (http://…, unix:///…)."
         )
+    if url.startswith(SQLITE):
+        sqlite_path(url)
     return url
 
 

@@ -74,7 +74,7 @@ class SqliteDatabase(Database):
         if synchronous not in ("FULL", "NORMAL"):
             raise ValueError(f"synchronous must be FULL or NORMAL, not {synchronous!r}")
         self.path = path
-        self._in_memory = path in ("", ":memory:")
+        self._in_memory = path == ":memory:"
         self._synchronous = synchronous
         self._room = None if self._in_memory else Room(Path(path).absolute().parent)
         self._lanes: list[Lane] = []
