@@ -230,6 +230,22 @@ def test_a_service_runs_orchestrators_and_shows_no_password(commands: Commands, 
         until(lambda: answers(f"http://127.0.0.1:{port}/ojs/v1/health"))
 
 
+@pytest.mark.parametrize("command", ["run", "dev"])
+def test_the_server_of_a_service_starts_orchestrators_of_included_modules(commands: Commands, command: str) -> None:
+    (commands.folder / "more.py").write_text(
+        "from mine import app, who\nfrom ojster import Orchestrator\n\n"
+        '@app.orchestrator("nightly")\nclass Nightly(Orchestrator):\n'
+        '    def populate(self): self.ensure("one", who.s())\n'
+    )
+    url = f"http://127.0.0.1:{free_port()}"
+    with commands.running(command, "mine:app", "--include", "more", "--port", url.rpartition(":")[2]):
+        until(lambda: answers(f"{url}/ojs/v1/health"))
+        started = httpx.post(f"{url}/ojs/v1/workflows", json={"orchestrator": "nightly"}, timeout=PATIENCE)
+        assert started.status_code == 201, started.text
+        run = f"{url}/ojs/v1/workflows/{started.json()['workflow']['id']}"
+        until(lambda: httpx.get(run, timeout=PATIENCE).json()["workflow"]["state"] == "completed")
+
+
 def requests_counted(url: str) -> int:
     lines = httpx.get(f"{url}/metrics", timeout=PATIENCE).text.splitlines()
     wanted = 'ojs_http_requests_total{endpoint="enqueue",status="201"} '

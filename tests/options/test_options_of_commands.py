@@ -210,6 +210,7 @@ OPTION_BASES: Final[dict[str, dict[str, Any]]] = {
     "workflows fork args": _NO_NAME | _ONE,
     "workflows fork result": _NO_NAME | _ONE,
     **{f"worker {name}": {"code_tasks": "weak"} for name in ("code_modules", "code_values")},
+    "serve include": {"app": "shop:app"},
     **{f"serve {name}": {"tls_cert": CERTIFICATE} for name in ("tls_key", "tls_client_ca")},
     **{f"serve {name}": _PROVIDER for name in ("oidc_audience", "oidc_roles_claim", "oidc_groups", "oidc_client_id")},
     **{f"serve {name}": _LOGIN for name in ("oidc_client_secret", "oidc_scope", "public_url")},
@@ -227,7 +228,7 @@ VALUES: Final[dict[str, Any]] = {
     "definitions apply files": ("first.json", "second.json"),
     **{
         f"{command} app": ("shop:app", "shop:other")
-        for command in ("run", "dev", "worker", "flows check", "cron prune")
+        for command in ("serve", "run", "dev", "worker", "flows check", "cron prune")
     },
     "serve app": "shop:other",
     **{f"flows {command} app": "shop:app" for command in ("send", "broadcast", "update")},
@@ -483,6 +484,7 @@ REFUSED: Final[list[tuple[str, str]]] = [
         "serve --oidc-issuer https://login.test --oidc-scope openid",
         "--oidc-scope has no effect without --oidc-client-id",
     ),
+    ("serve --oidc-issuer https://login.test --oidc-audience jobs --auth off", "--auth off asks for none"),
     ("serve --default-timeout PT0S", "PT0S is no limit"),
     ("serve --default-lease never", "--default-lease"),
     ("serve --default-lease PT0.0009S", "PT0.0009S is no limit. Use at least 0.001 seconds"),
@@ -497,6 +499,7 @@ REFUSED: Final[list[tuple[str, str]]] = [
     (f"workflows cancel {ID} --step a --active", "--active has no effect with --step"),
     (f"workflows fork {ID} --from-step a --args [1] --result 1", "--args has no effect with --result"),
     (f"workflows draw --file first.json --url {SERVER}", "--url has no effect with --file"),
+    ("serve --include more", "--include has no effect without --app. Add it."),
     ("worker --include more", "--include has no effect without APP"),
     ("worker shop:app --code-value a=1", "--code-value has no effect without --code-tasks"),
     ("worker shop:app --grace -1", "-1.0 is not in the range x>=0"),

@@ -42,19 +42,24 @@ def dev(
     concurrency: int,
     folders: tuple[str, ...],
 ) -> int:
-    """Run a server and a worker of APP; restart the worker when a Python file changes."""
+    """Run a server and a worker of APP; restart the worker when a Python file changes.
+
+    If APP has orchestrators, the server runs them, too, and is restarted as well.
+    """
     from watchfiles import PythonFilter, watch
 
-    database = shared_application(app, include, database).url
-    environment = os.environ | {URL_VARIABLE: database}
-    server_command = [sys.executable, "-m", "ojster", "serve", "--database", database, "--port", str(port)]
-    server_command += ["--ends-with-parent", "--migrate"]
-    worker_command = [sys.executable, "-m", "ojster", "worker", app, "--url", database]
+    loaded, code = shared_application(app, include, database)
+    environment = os.environ | {URL_VARIABLE: loaded.url}
+    ojster = [sys.executable, "-m", "ojster"]
+    server_command = [*ojster, "serve", "--database", loaded.url, "--port", str(port)]
+    server_command += ["--ends-with-parent", "--migrate", *(["--app", *code] if loaded.orchestrators else [])]
+    worker_command = [*ojster, "worker", *code, "--url", loaded.url]
     worker_command += [] if queues is None else ["--queues", queues]
-    worker_command += [part for module in include for part in ("--include", module)]
     worker_command += ["--concurrency", str(concurrency), "--grace", "2", "--ends-with-parent", "--migrate"]
-    server = subprocess.Popen(server_command, env=environment, stdin=subprocess.PIPE)
-    worker_process = subprocess.Popen(worker_command, env=environment, stdin=subprocess.PIPE)
+    commands = [server_command, worker_command]
+    running = [subprocess.Popen(command, env=environment, stdin=subprocess.PIPE) for command in commands]
+    with_code = (0, 1) if loaded.orchestrators else (1,)
+    may_be_broken = False  # whether a change may have broken the server, which the next change may repair
 
     stopping = threading.Event()
 
@@ -72,22 +77,27 @@ def dev(
             rust_timeout=1000,
             yield_on_timeout=True,
         ):
-            if server.poll() is not None:
-                errors.print(f"the server exited with status {server.returncode}")
+            if not may_be_broken and running[0].poll() is not None:
+                errors.print(f"the server exited with status {running[0].returncode}")
                 return 1
             if changes:
                 console.print(f"[bold]reload[/]  {Path(next(iter(changes))[1]).name} has changed")
-                _stop_process(worker_process)
-                worker_process = subprocess.Popen(worker_command, env=environment, stdin=subprocess.PIPE)
+                may_be_broken = 0 in with_code
+                for number in with_code:
+                    _stop_process(running[number])
+                    running[number] = subprocess.Popen(commands[number], env=environment, stdin=subprocess.PIPE)
         console.print("stopping")
     finally:
-        _stop_process(worker_process)
-        _stop_process(server)
+        for process in reversed(running):
+            _stop_process(process)
     return 0
 
 
-def shared_application(app: str, include: Sequence[str], database: str | None) -> App:
-    """Return an application for a server and a worker, with a database that they can share; ``None``: its own."""
+def shared_application(app: str, include: Sequence[str], database: str | None) -> tuple[App, list[str]]:
+    """Return an application for a server and a worker, and the arguments that let a command load it.
+
+    Its database is one that processes can share: ``database``, or its own.
+    """
     with url_in_environment(database):
         loaded = load_app(app, include)
     refuse_eager(loaded)
@@ -104,7 +114,7 @@ def shared_application(app: str, include: Sequence[str], database: str | None) -
         raise click.UsageError(
             f"{url} is a database in memory, which a server and a worker cannot share. Name a file with --database."
         )
-    return loaded
+    return loaded, [app, *(part for module in include for part in ("--include", module))]
 
 
 def _stop_process(process: subprocess.Popen[bytes]) -> None:

@@ -89,6 +89,8 @@ def with_provider(command: Command) -> Command:
 
         if oidc_client_id is not None and public_url is None:
             raise click.UsageError("--oidc-client-id needs --public-url, to which the provider sends browsers back.")
+        if oidc_issuer is not None and options["auth"] == "off":
+            raise click.UsageError("--oidc-issuer accepts tokens, and --auth off asks for none.")
         oidc: OidcSettings | None = None
         if oidc_issuer is not None:
             client = None

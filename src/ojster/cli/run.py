@@ -53,16 +53,15 @@ def run(
     'ojster worker' as services of their own.
     """
     log_to_console(log_level, log_format)
-    loaded = shared_application(app, include, database)
+    loaded, code = shared_application(app, include, database)
     os.environ[URL_VARIABLE] = loaded.url
     os.environ[CHOSEN_VARIABLE] = "1"
     ojster = [sys.executable, "-m", "ojster"]
     logs = ["--log-level", log_level, "--log-format", log_format, "--migrate", "--ends-with-parent"]
     server = [*ojster, "serve", "--host", host, "--port", str(port), *logs]
     server += [] if auth is None else ["--auth", auth]
-    server += ["--app", app] if loaded.orchestrators else []
-    worker = [*ojster, "worker", app, "--concurrency", str(concurrency), *logs]
+    server += ["--app", *code] if loaded.orchestrators else []
+    worker = [*ojster, "worker", *code, "--concurrency", str(concurrency), *logs]
     worker += [] if queues is None else ["--queues", queues]
-    worker += [part for module in include for part in ("--include", module)]
     commands = [ProcessCommand(tuple(server), is_endless=True), *[ProcessCommand(tuple(worker))] * processes]
     return asyncio.run(Supervisor(commands, wait=WAIT_SECONDS).run())

@@ -20,7 +20,7 @@ from ojster.cli.option_rules import excludes, needs
 from ojster.cli.options import CHOSEN_VARIABLE, examples, with_migrate, with_port, with_wait
 from ojster.cli.server_processes import SharedPort, with_server_processes
 from ojster.cli.server_settings import with_settings
-from ojster.cli.worker_options import ends_with_parent
+from ojster.cli.worker_options import ends_with_parent, with_include
 from ojster.core.public_settings import Settings
 from ojster.storage.database import URL_VARIABLE
 from ojster.storage.open import MEMORY, wait_for_database
@@ -142,6 +142,7 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
     "SQLite file, and none with PostgreSQL.",
 )
 @click.option("--app", metavar="MODULE:APP", help="Application with the orchestrators that this server runs.")
+@with_include
 @with_provider
 @click.option(
     "--forwarded-allow-ips",
@@ -161,6 +162,7 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 @with_server_processes
 @ends_with_parent
 @needs("tls_cert", "tls_key", "tls_client_ca")
+@needs("app", "include")
 @excludes("unix_socket", "host", "port", "allowed_hosts")
 def serve(
     database: str,
@@ -186,6 +188,7 @@ def serve(
     smtp: str | None,
     files: str | None,
     app: str | None,
+    include: tuple[str, ...],
     oidc: OidcSettings | None,
     trusted_proxies: tuple[str, ...],
     plugins: tuple[str, ...],
@@ -198,15 +201,14 @@ def serve(
     log_to_console(log_level, log_format)
     from ojster.server.run import serve as serve_forever  # here, because its libraries would slow down other commands
 
-    guarded = _is_guarded(auth, oidc)
-    loaded, database = _ready(app, database, wait, shared)
+    loaded, database = _ready(app, include, database, wait, shared)
     serve_forever(
         database,
         host=host,
         port=port,
         unix_socket=unix_socket,
         tls=_certificates(tls_cert, tls_key, tls_client_ca),
-        guarded=guarded,
+        guarded=None if auth is None else auth == "required",
         settings=settings,
         synchronous=synchronous,
         migrate=migrate,
@@ -228,9 +230,11 @@ def serve(
     )
 
 
-def _ready(app: str | None, database: str, wait: float, shared: SharedPort) -> tuple[App | None, str]:
+def _ready(
+    app: str | None, include: Sequence[str], database: str, wait: float, shared: SharedPort
+) -> tuple[App | None, str]:
     """Return the application with the orchestrators, and the database, which may be the App's, when it can be used."""
-    loaded = None if app is None else load_app(app)
+    loaded = None if app is None else load_app(app, include)
     if loaded is not None:
         refuse_eager(loaded)
     source = click.get_current_context().get_parameter_source("database")
@@ -241,13 +245,6 @@ def _ready(app: str | None, database: str, wait: float, shared: SharedPort) -> t
         raise click.UsageError("Several processes cannot share a database in memory. Name a file with --database.")
     wait_for_database(database, wait)
     return loaded, database
-
-
-def _is_guarded(auth: str | None, oidc: OidcSettings | None) -> bool | None:
-    """Return whether callers need a token; ``None``: that depends on where the server listens."""
-    if auth == "off" and oidc is not None:
-        raise click.UsageError("--oidc-issuer accepts tokens, and --auth off asks for none.")
-    return None if auth is None else auth == "required"
 
 
 def _tenants(file: Path | None) -> Sequence[TenantChange]:
