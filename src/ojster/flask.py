@@ -5,13 +5,14 @@ Needs ``ojster[flask]``.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable
 from io import BytesIO
 from typing import Any, Final
 
 import click
 from flask import Blueprint, Flask, current_app, request
-from flask.cli import AppGroup, with_appcontext
+from flask.cli import AppGroup, ScriptInfo, with_appcontext
 from werkzeug.wrappers import Response
 
 from ojster.api.app import App
@@ -32,7 +33,7 @@ class Ojster:
 
     ``OJSTER_DATABASE_URL`` in the configuration of Flask, if it is set, names the database or server of the jobs.
     Handlers run in an application context of their own, so that ``current_app`` and extensions such as Flask-SQLAlchemy
-    work in them, also in child processes.
+    work in them; with ``flask ojster worker`` also in child processes.
 
     Parameters
     ----------
@@ -137,6 +138,11 @@ def dashboard(jobs: App, *, guarded: bool = False) -> Blueprint:
     return blueprint
 
 
+def _load() -> None:
+    """Load the Flask application in a child process of ``flask ojster worker``, as ``flask`` did."""
+    ScriptInfo(os.environ["FLASK_APP"]).load_app()
+
+
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 commands = AppGroup(NAME, help="Run jobs.")
@@ -152,5 +158,9 @@ def worker(queues: str | None, concurrency: int, until_empty: bool) -> None:
     log_to_console("info")
     extension: Ojster = current_app.extensions[NAME]
     names = None if queues is None else queues.split(",")
+    script = click.get_current_context().ensure_object(ScriptInfo)
+    if script.create_app is None:
+        os.environ["FLASK_APP"] = script.app_import_path or ""
+        extension.jobs.child_setup = f"{__name__}:{_load.__name__}"
     worker = Worker(extension.jobs, queues=names, concurrency=concurrency)
     raise SystemExit(run_worker(worker, Process(), until_empty=until_empty))

@@ -19,6 +19,7 @@ from ojster.fastapi import job_router
 from ojster.flask import Ojster
 from ojster.testing import JobTester
 from tests import forked
+from tests.waiting import PATIENCE
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
@@ -128,3 +129,50 @@ def test_flask_runs_a_worker(tmp_path: Path) -> None:
     done = forked.run(command, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     assert "order.ship completed" in done.stderr
+
+
+CHILDREN = """
+from flask import Flask, current_app
+from ojster import App
+from ojster.flask import Ojster
+jobs = App()
+{module}
+
+@jobs.job(process=True, retry=1)
+def name() -> str:
+    return current_app.name
+
+def create_app(title="shop"):
+    app = Flask(title)
+    app.config["OJSTER_DATABASE_URL"] = "{url}"
+    {factory}
+    return app
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "factory"),
+    [
+        ("extension = Ojster(jobs)", "extension.init_app(app)"),
+        ("", "Ojster(jobs, app)"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("named", "title"), [("code/kiosk.py", "shop"), ("code/kiosk.py:create_app('other')", "other")]
+)
+def test_child_processes_of_a_worker_load_the_application_that_flask_has_loaded(
+    tmp_path: Path, app: App, module: str, factory: str, named: str, title: str
+) -> None:
+    (tmp_path / "code").mkdir()
+    code = CHILDREN.format(module=module, factory=factory, url=app.url)
+    (tmp_path / "code" / "kiosk.py").write_text(code)
+    handle = app.job_type("name").enqueue()
+    command = [sys.executable, "-m", "flask", "--app", named, "ojster", "worker", "--until-empty"]
+    done = forked.run(
+        command,
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert handle.result(PATIENCE) == title, done.stderr

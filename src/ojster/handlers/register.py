@@ -54,6 +54,8 @@ class HandlerRegister(HandleOwner, ABC):
         self.execution_middleware = MiddlewareChain[ExecutionMiddleware]()
         self.thread_middleware = MiddlewareChain[ThreadMiddleware]()
         self.lifespan = Lifespan[Self]()
+        self.child_setup: str | None = None
+        """The function, as ``module:name``, that child processes call before they import handlers."""
         self._included_in: Self | None = None
 
     @abstractmethod

@@ -19,7 +19,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from functools import partial
+from functools import cache, partial
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -81,6 +81,7 @@ def _fork_guardian(lifeline: int, connection: socket.socket) -> None:
 
 
 class _Request(msgspec.Struct):
+    setup: str | None
     module: str
     root: str | None
     type: str
@@ -152,6 +153,7 @@ class _Entered(Generic[T]):
 def _run(request: _Request, lives: _Lives, send_line: Callable[[NewLine], None]) -> dict[str, Any]:
     try:
         with url_in_environment(request.url):  # modules may read it; handlers, and what they start, do not see it
+            _set_up(request.setup)
             handler, app = _handler(request.root or request.module, request.type)
         if request.url is not None and request.url != app.url:
             app.choose_url(request.url)
@@ -165,6 +167,14 @@ def _run(request: _Request, lives: _Lives, send_line: Callable[[NewLine], None])
     except BaseException as error:  # also SystemExit, which would look like the death of the process
         return {"failure": msgspec.to_builtins(described(error)), "class_names": class_names(error)}
     return {"result": result}
+
+
+@cache
+def _set_up(where: str | None) -> None:
+    """Call the function at ``module:name``, once."""
+    if where is not None:
+        module, _, name = where.partition(":")
+        getattr(importlib.import_module(module), name)()
 
 
 def _call(handler: JobType[Any, Any], app: HandlerRegister, request: _Request, lives: _Lives) -> Any:
@@ -203,7 +213,7 @@ def _handler(module_name: str, type: str) -> tuple[JobType[Any, Any], HandlerReg
         )
     module = vars(importlib.import_module(module_name))
     for value in module.values():
-        app = value if isinstance(value, HandlerRegister) else getattr(value, "app", None)
+        app = value.app if isinstance(value, JobType) else value
         if isinstance(app, HandlerRegister) and type in app.handlers:
             return app.root.handlers[type], app.root
     raise LookupError(f"The module {module_name!r} has no handler for {type!r}.")

@@ -110,14 +110,16 @@ class _Child:
     ) -> Any:
         """Run a handler in the child and return its result; ``log`` gets its lines while it runs."""
         assert self.writer is not None
+        app = getattr(handler.app, "root", handler.app)
         request = msgspec.json.encode(
             {
+                "setup": getattr(app, "child_setup", None),
                 "module": handler.function.__module__,
                 "root": root,
                 "type": handler.type,
                 "args": args,
                 "job": job,
-                "url": _url_of(handler),
+                "url": _url_of(app),
                 "keep_logs": None if log is None else log.level,
             }
         )
@@ -139,9 +141,8 @@ class _Child:
         return answer["result"]
 
 
-def _url_of(handler: JobType[Any, Any]) -> str | None:
-    """Return the database or server of the handler's application; ``None``: the child cannot reach it."""
-    app = getattr(handler.app, "root", handler.app)
+def _url_of(app: object) -> str | None:
+    """Return the database or server of an application; ``None``: the child cannot reach it."""
     url: str | None = getattr(app, "url", None)
     return None if url == MEMORY else url
 
