@@ -502,6 +502,7 @@ REFUSED: Final[list[tuple[str, str]]] = [
     ("serve --include more", "--include has no effect without --app. Add it."),
     ("worker --include more", "--include has no effect without APP"),
     ("worker shop:app --code-value a=1", "--code-value has no effect without --code-tasks"),
+    (f"worker shop:app --url {SERVER} --wait-for-database 5", "--wait-for-database has no effect on a server"),
     ("worker shop:app --grace -1", "-1.0 is not in the range x>=0"),
     ("worker shop:app --grace nan", "nan is no number of seconds"),
     ("worker shop:app --lease 0", "--lease"),

@@ -19,7 +19,7 @@ from ojster.api.loading import load_app
 from ojster.cli.application import refuse_eager
 from ojster.cli.declared import option_of
 from ojster.cli.health import touch
-from ojster.cli.option_rules import needs
+from ojster.cli.option_rules import needs, used_options
 from ojster.cli.options import CHOSEN_VARIABLE, examples, with_migrate, with_wait
 from ojster.cli.signals import LastResort, on_signals
 from ojster.cli.supervisor import QUIET_VARIABLE, REPLACE, let_through
@@ -38,7 +38,7 @@ from ojster.core.tuning import tune_interpreter
 from ojster.jobs.names import DEFAULT_QUEUE
 from ojster.queues.fairness import Sharing
 from ojster.sandbox.sandbox import NotConfined, Sandbox
-from ojster.storage.database import URL_VARIABLE, located
+from ojster.storage.database import URL_VARIABLE, located, names_a_database
 from ojster.storage.open import wait_for_database
 from ojster.storage.urls import url_in_environment
 from ojster.worker.children import ChildLimits
@@ -180,6 +180,8 @@ def _application(app: str | None, include: Sequence[str], url: str | None, tenan
     if url is not None:
         loaded.choose_url(url)
     loaded.check_url()
+    if not names_a_database(loaded.url) and (idle := used_options("wait")):
+        raise click.UsageError(f"{idle[0]} has no effect on a server: a worker waits until its server answers.")
     loaded.migrate = loaded.migrate or migrate
     if tenant is not None:
         loaded.tenant = check_tenant(tenant)
