@@ -22,6 +22,7 @@ from ojster.cli.worker_processes import Process
 from ojster.core.job import Job
 from ojster.dashboard import wsgi
 from ojster.handlers.context import JobContext
+from ojster.storage.urls import known_url
 from ojster.worker.worker import DEFAULT_CONCURRENCY, Worker
 
 NAME: Final = "ojster"
@@ -70,13 +71,15 @@ class Ojster:
         ------
         RuntimeError
             They are connected already: the handlers would run in two contexts.
+        InvalidRequest
+            The URL in the configuration is neither a database nor a server.
         """
         if getattr(self, "_app", app) is not app or NAME in app.extensions:
             raise RuntimeError("These jobs are already connected with a Flask application.")
         self._app = app
         app.extensions[NAME] = self
         if url := app.config.get("OJSTER_DATABASE_URL"):
-            self.jobs.url = url
+            self.jobs.url = self.jobs._written = known_url(url)
         self.jobs.thread_middleware.append(self._in_thread)
         self.jobs.execution_middleware.append(self._on_loop)
         app.cli.add_command(commands)

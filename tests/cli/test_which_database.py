@@ -86,8 +86,8 @@ def test_a_program_a_worker_and_a_command_use_the_same_database_or_say_that_they
     assert (code == 0) == (used is not None), said
     if used is None:
         words = " ".join(said.split())
-        assert "The App names sqlite:///code.db, and $OJSTER_DATABASE_URL names sqlite:///env.db" in words
-        assert "Write App() to use the variable, or unset it" in words
+        assert "The program names sqlite:///code.db, and $OJSTER_DATABASE_URL names sqlite:///env.db" in words
+        assert "to use the variable, or unset it" in words
     assert folder.files() == ([] if used is None else [used])
 
 

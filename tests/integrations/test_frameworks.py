@@ -14,7 +14,7 @@ import pytest
 from fastapi.testclient import TestClient
 from flask import Flask, current_app
 
-from ojster import App, JobContext
+from ojster import App, InvalidRequest, JobContext
 from ojster.fastapi import job_router
 from ojster.flask import Ojster
 from ojster.testing import JobTester
@@ -176,3 +176,26 @@ def test_child_processes_of_a_worker_load_the_application_that_flask_has_loaded(
     )
     assert done.returncode == 0, done.stderr
     assert handle.result(PATIENCE) == title, done.stderr
+
+
+def test_flask_and_the_environment_name_the_same_database_or_somebody_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Flask("shop")
+    url = site.config["OJSTER_DATABASE_URL"] = f"sqlite:///{tmp_path}/config.db"
+    with App() as jobs:
+        Ojster(jobs, site)
+        monkeypatch.setenv("OJSTER_DATABASE_URL", f"sqlite:///{tmp_path}/env.db")
+        with pytest.raises(InvalidRequest, match=r"names .*/config.db, and .* names .*/env.db"):
+            jobs.service()
+        jobs.choose_url(f"sqlite:///{tmp_path}/option.db")
+        jobs.service()
+    with App() as jobs:
+        Ojster(jobs).init_app(Flask("other"))
+        jobs.service()
+    with App() as jobs:
+        monkeypatch.setenv("OJSTER_DATABASE_URL", url)
+        site.extensions.clear()
+        Ojster(jobs, site)
+        jobs.service()
+    assert sorted(file.name for file in tmp_path.glob("*.db")) == ["config.db", "env.db", "option.db"]

@@ -121,7 +121,7 @@ class App(EagerMode, JobLookup, AppWorkflows, FlowDeclarations):
         self.tenant = None if tenant is None else check_tenant(tenant)
         super().__init__(known_url(url or os.environ.get(URL_VARIABLE) or DEFAULT_URL), codecs)
         self._written = url or None
-        """The URL in the program; ``None``: there is none, or another one was chosen for this process."""
+        """The URL in the program or its configuration; ``None``: none, or another one was chosen for this process."""
         self.settings = settings
         self.on_startup = self.lifespan.on_startup
         self.on_shutdown = self.lifespan.on_shutdown

@@ -31,9 +31,9 @@ def refuse_other(url: str) -> None:
     named = os.environ.get(URL_VARIABLE)
     if named and not are_same(named, url):
         raise InvalidRequest(
-            f"The App names {without_password(url)}, and ${URL_VARIABLE} names {without_password(named)}: programs, "
-            "workers and other commands would use different ones. Write App() to use the variable, or unset it. For "
-            "one worker or command, --url or --database chooses."
+            f"The program names {without_password(url)}, and ${URL_VARIABLE} names {without_password(named)}: "
+            "programs, workers and other commands would use different ones. Write App(), without a URL in a "
+            "configuration, to use the variable, or unset it. For one worker or command, --url or --database chooses."
         )
 
 
