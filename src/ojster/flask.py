@@ -18,11 +18,15 @@ from werkzeug.wrappers import Response
 from ojster.api.app import App
 from ojster.cli.logs import log_to_console
 from ojster.cli.worker import run_worker
+from ojster.cli.worker_options import with_queues
 from ojster.cli.worker_processes import Process
+from ojster.core.errors import OjsterError
 from ojster.core.job import Job
 from ojster.dashboard import wsgi
 from ojster.handlers.context import JobContext
+from ojster.queues.fairness import Sharing
 from ojster.storage.urls import known_url
+from ojster.worker.registration import NoHandlers
 from ojster.worker.worker import DEFAULT_CONCURRENCY, Worker
 
 NAME: Final = "ojster"
@@ -152,18 +156,21 @@ commands = AppGroup(NAME, help="Run jobs.")
 
 
 @commands.command("worker")
-@click.option("--queues", "-q", help="Comma-separated queues; by default all that the handlers name.")
+@with_queues
 @click.option("--concurrency", "-c", type=click.IntRange(1), default=DEFAULT_CONCURRENCY, show_default=True)
 @click.option("--until-empty", is_flag=True, help="Stop when no job is available.")
 @with_appcontext
-def worker(queues: str | None, concurrency: int, until_empty: bool) -> None:
+def worker(queues: list[str] | None, sharing: Sharing | None, concurrency: int, until_empty: bool) -> None:
     """Run a worker of the application's jobs. 'ojster worker' has more options."""
     log_to_console("info")
     extension: Ojster = current_app.extensions[NAME]
-    names = None if queues is None else queues.split(",")
     script = click.get_current_context().ensure_object(ScriptInfo)
     if script.create_app is None:
         os.environ["FLASK_APP"] = script.app_import_path or ""
         extension.jobs.child_setup = f"{__name__}:{_load.__name__}"
-    worker = Worker(extension.jobs, queues=names, concurrency=concurrency)
-    raise SystemExit(run_worker(worker, Process(), until_empty=until_empty))
+    worker = Worker(extension.jobs, queues=queues, sharing=sharing, concurrency=concurrency)
+    try:
+        code = run_worker(worker, Process(), until_empty=until_empty)
+    except (OjsterError, NoHandlers) as error:
+        raise click.ClickException(str(error)) from None
+    raise SystemExit(code)

@@ -74,6 +74,11 @@ def newcomer(tmp_path: Path) -> Newcomer:
         (("worker", "empty"), 1, ("0 Apps", "Create one in", "empty.py")),
         (("worker", "sys:app"), 1, ("'sys' has no App named 'app'", "Create one in sys")),
         (("worker", "jobs:app"), 1, ("import each other in a circle", "jobs.py", "--include")),
+        (("worker", "shop", "--include", ""), 1, ("'' is no name of a module", "shop.jobs")),
+        (("worker", "shop", "--include", ".*"), 1, ("'' is no name of a module",)),
+        (("worker", ".shop"), 1, ("'.shop' is no name of a module",)),
+        (("serve", "--plugin", ":f"), 1, ("'' is no name of a module",)),
+        (("serve", "--plugin", "os:getcwd"), 1, ("'os:getcwd' does not take a service",)),
         (("worker", "shop", "--until-empty", "-q", "mial"), 0, ("no handler names the queue 'mial'", "mean 'mail'")),
         (("push", "mail", "x", "--delay", "soon"), 2, ("--delay", "'soon' is not a valid number of seconds")),
         (("jobs", "shwo", "x"), 2, ("No such command 'shwo'", "ojster jobs show")),
@@ -293,10 +298,50 @@ def test_processes_cannot_share_a_database_in_memory(newcomer: Newcomer, command
     assert "cannot share" in said
 
 
-def test_a_worker_of_a_queue_that_cannot_exist_says_so(newcomer: Newcomer) -> None:
-    code, said = newcomer.ojster("worker", "shop:app", "--queues", "High_Prio")
-    assert code == 1
-    assert "'High_Prio'" in said
+@pytest.mark.parametrize("command", ["ojster worker shop:app", "flask --app shop ojster worker"])
+def test_a_worker_of_a_queue_that_cannot_exist_says_so(newcomer: Newcomer, command: str) -> None:
+    with (newcomer.folder / "shop.py").open("a") as file:
+        file.write(
+            "\nfrom flask import Flask\nfrom ojster.flask import Ojster\nsite = Flask('shop')\nOjster(app, site)\n"
+        )
+    code, said = newcomer.run("-m", *command.split(), "--queues", "High_Prio")
+    assert code == 2
+    assert "--queues: The queue name 'High_Prio' is invalid" in " ".join(said.split())
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("jobs = App('sqlite:///jobs.db')", "has no job handlers"),
+        ("jobs = App('sqlite:///no/folder/jobs.db')\njobs.job('one')(lambda: 1)", "no/folder"),
+    ],
+)
+def test_a_worker_of_flask_says_why_it_cannot_begin(newcomer: Newcomer, code: str, why: str) -> None:
+    (newcomer.folder / "site_of_mine.py").write_text(
+        "from flask import Flask\nfrom ojster import App\nfrom ojster.flask import Ojster\n"
+        f"{code}\nsite = Flask('shop')\nOjster(jobs, site)\n"
+    )
+    command = ["-m", "flask", "--app", "site_of_mine", "ojster", "worker"]
+    ended, said = newcomer.run(*command, OJSTER_DATABASE_URL="")
+    assert ended == 1
+    assert "Traceback" not in said
+    assert why in said
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+@pytest.mark.parametrize(
+    "command", ["--help", "--version", "jobs list", "jobs list --json", "jobs export", "queues list"]
+)
+def test_output_for_which_there_is_no_room_is_an_error_in_one_line(newcomer: Newcomer, command: str) -> None:
+    newcomer.ojster("push", "mail", "ann")
+    env = {"PATH": os.environ["PATH"], "HOME": str(newcomer.folder), "OJSTER_DATABASE_URL": "sqlite:///jobs.db"}
+    errors = newcomer.folder / "errors"
+    with open("/dev/full", "wb") as full, errors.open("wb") as file:
+        words = [sys.executable, "-m", "ojster", *command.split()]
+        done = subprocess.run(words, cwd=newcomer.folder, env=env, stdout=full, stderr=file, timeout=PATIENCE)
+    assert done.returncode == 1
+    assert errors.read_text() == "ojster: The output cannot be written: No space left on device. Make room for it.\n"
 
 
 def test_a_package_that_is_missing_is_named_also_if_the_module_begins_like_it(newcomer: Newcomer) -> None:

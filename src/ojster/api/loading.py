@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -20,18 +21,26 @@ def load_plugin(where: str) -> Callable[[Any], object]:
     Raises
     ------
     InvalidRequest
-        The module does not exist, or has no such function.
+        The module does not exist, or has no such function, or it does not take one argument.
     """
     module_name, _, name = where.partition(":")
     install = getattr(_import(module_name), name or "install", None)
     if not callable(install):
         raise InvalidRequest(f"{module_name!r} has no function named {name or 'install'!r}. Name it: MODULE:FUNCTION.")
     plugin: Callable[[Any], object] = install
+    try:
+        inspect.signature(plugin).bind(None)
+    except TypeError:
+        raise InvalidRequest(f"{where!r} does not take a service as its one argument, so it is no plug-in.") from None
+    except ValueError:  # a function in C may not say what it takes
+        pass
     return plugin
 
 
 def _import(name: str) -> ModuleType:
     """Import a module; the working directory is searched, too."""
+    if not name or name.startswith("."):
+        raise InvalidRequest(f"{name!r} is no name of a module. Name one, such as shop.jobs.")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
@@ -230,6 +232,9 @@ def _run(arguments: Sequence[str] | None, name: str) -> int:
     return result if isinstance(result, int) else 0
 
 
+_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
 def main(arguments: Sequence[str] | None = None, name: str = "ojster") -> None:
     """Run a command, and exit with its code.
 
@@ -241,9 +246,17 @@ def main(arguments: Sequence[str] | None = None, name: str = "ojster") -> None:
         The name of the program, for help.
     """
     try:
-        sys.exit(_run(arguments, name))
+        code = _run(arguments, name)
+        sys.stdout.flush()
+        sys.exit(code)
     except click.exceptions.Abort:
         sys.exit(130)
+    except OSError as error:
+        if error.errno not in _NO_SPACE:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left in the buffer would fail again at the exit
+        click.echo(f"{name}: The output cannot be written: {error.strerror}. Make room for it.", err=True)
+        sys.exit(1)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)

@@ -200,7 +200,10 @@ def _parse_queues(queues: str | None, strategy: FairnessStrategy | None) -> tupl
         name, _, weight = part.partition("=")
         if weight and not (weight.isdecimal() and int(weight)):
             raise click.UsageError(f"--queues: the weight {weight!r} of {name!r} is invalid. Use an integer from 1.")
-        weights[check_queue_name(name.strip())] = int(weight) if weight else None
+        try:
+            weights[check_queue_name(name.strip())] = int(weight) if weight else None
+        except InvalidRequest as error:
+            raise click.UsageError(f"--queues: {error.message}") from None
     if not weights:
         raise click.UsageError("--queues is empty. Name at least one queue.")
     weighted = {name: weight for name, weight in weights.items() if weight is not None}
