@@ -349,6 +349,11 @@ def test_where_files_are_kept(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) ->
     assert isinstance(store_for("postgresql://x"), DirectoryStore)
     with pytest.raises(InvalidRequest, match="ftp"):
         open_store("ftp://x")
+    regular = tmp_path / "list.txt"
+    regular.touch()
+    for where in (str(regular), f"file://{regular}"):
+        with pytest.raises(InvalidRequest, match=r"list\.txt is no directory"):
+            open_store(where)
 
 
 async def test_an_object_store_that_cannot_be_reached_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,6 +177,23 @@ def test_capabilities_that_make_no_sense_are_refused(capabilities: dict[str, Any
         Worker(App(), capabilities=capabilities)
 
 
+@pytest.mark.parametrize(
+    "capabilities",
+    [
+        {"gpu": {"count": -1}},
+        {"gpu": {"memory_gb": "16GB"}},
+        {"tpu": {"chip_count": -0.5}},
+        {"cpu_cores": True},
+        {"memory_gb": "nan"},
+        {"storage_gb": "inf"},
+        {"shm_size_gb": "much"},
+    ],
+)
+def test_a_worker_does_not_start_with_amounts_that_no_job_can_require(capabilities: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match=r"is '.*', which no job can require. Use a number from 0"):
+        Worker(App(), capabilities=capabilities)
+
+
 def test_what_is_not_of_the_extension_needs_nothing() -> None:
     assert read_resources(members_of(max_tokens=100, max_batch_size=3, something_new={"x": 1})).needs is None
     assert read_resources({"ext_mlx": msgspec.Raw(b"1")}).needs is None

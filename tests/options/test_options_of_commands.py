@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
@@ -499,6 +499,28 @@ REFUSED: Final[list[tuple[str, str]]] = [
     (f"workflows cancel {ID} --step a --active", "--active has no effect with --step"),
     (f"workflows fork {ID} --from-step a --args [1] --result 1", "--args has no effect with --result"),
     (f"workflows draw --file first.json --url {SERVER}", "--url has no effect with --file"),
+    *[
+        (f"serve --cors {origin}", f"'{origin}' is no origin. Write it as browsers do")
+        for origin in (
+            "shop.example",
+            "https://shop.example/",
+            "https://shop.example/app",
+            "https://Shop.example",
+            "*.a",
+        )
+    ],
+    *[
+        (f"serve --allowed-host {host}", f"'{host}' is no name. Write it without scheme and port")
+        for host in ("http://x", "jobs.example:8080", "10.0.0.7:8080", "[::1]:8080", "*.example", "jobs.example/", "*")
+    ],
+    ("worker shop:app --provide a=1 --provide a=2", "'a' is given twice"),
+    ("worker shop:app --code-tasks weak --code-value a=1 --code-value a=2", "'a' is given twice"),
+    ("workers configure w --provide a=1 --provide a=2", "'a' is given twice"),
+    ("workflows start gist --param a=1 --param a=2", "'a' is given twice"),
+    ("workflows cancel --param a=1 --param a=2", "'a' is given twice"),
+    ("cron add nightly @daily --definition d --param a=1 --param a=2", "'a' is given twice"),
+    (f"workflows properties {ID} --set a=1 --set a=2", "'a' is given twice"),
+    ("""worker shop:app --capabilities {"gpu":{"count":-1}}""", "The capability gpu_count is '-1'"),
     ("serve --include more", "--include has no effect without --app. Add it."),
     ("worker --include more", "--include has no effect without APP"),
     ("worker shop:app --code-value a=1", "--code-value has no effect without --code-tasks"),
@@ -522,3 +544,17 @@ def test_an_option_that_means_nothing_is_refused_and_named(line: str, said: str,
     result = CliRunner().invoke(cli, line.split())
     assert (result.exit_code, said in " ".join(result.output.split())) == (2, True), result.output
     assert isinstance(result.exception, SystemExit), "nothing is asked for"
+
+
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [
+        ("--cors", ("https://shop.example", "http://localhost:3000", "http://[::1]:5173", "*", "null")),
+        ("--allowed-host", ("jobs", "jobs.example", "10.0.0.7", "::1", "[fe80::1]", "::ffff:10.0.0.7")),
+    ],
+)
+def test_origins_and_names_are_accepted_as_browsers_write_them(
+    option: str, values: Sequence[str], stage: Stage
+) -> None:
+    result = CliRunner().invoke(cli, ["serve", *(word for value in values for word in (option, value))])
+    assert isinstance(result.exception, Asked), result.output

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -184,6 +184,16 @@ def parameter(text: str) -> tuple[str, Any]:
         return name, msgspec.json.decode(value)
     except msgspec.DecodeError:
         return name, value
+
+
+def parameters(texts: Sequence[str]) -> dict[str, Any]:
+    """Return the values by their names in several ``NAME=VALUE``."""
+    values: dict[str, Any] = {}
+    for name, value in map(parameter, texts):
+        if name in values:
+            raise click.UsageError(f"{name!r} is given twice. Leave one of them out.")
+        values[name] = value
+    return values
 
 
 def json_array(text: str | None) -> list[Any]:

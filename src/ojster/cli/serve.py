@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -33,6 +34,25 @@ if TYPE_CHECKING:
     from ojster.tenancy.tenants import TenantChange
 
 _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+_ORIGIN: Final = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^/?#@\sA-Z]+")
+_HOST: Final = re.compile(r"[^/:?#@*\s]+|\[?[0-9A-Fa-f]*:[0-9A-Fa-f:]*:[0-9A-Fa-f.]*\]?")
+
+
+def _check_origins(context: click.Context, option: click.Parameter, origins: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse what is no origin as browsers send it, and would allow none."""
+    for origin in origins:
+        if not _ORIGIN.fullmatch(origin):
+            raise click.BadParameter(f"{origin!r} is no origin. Write it as browsers do, such as https://shop.example.")
+    return origins
+
+
+def _check_hosts(context: click.Context, option: click.Parameter, hosts: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse what is no name of a server alone, and would allow none."""
+    for host in hosts:
+        if not _HOST.fullmatch(host):
+            raise click.BadParameter(f"{host!r} is no name. Write it without scheme and port, such as jobs.example.")
+    return hosts
 
 
 @click.command(
@@ -82,11 +102,18 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
     type=click.Choice(["required", "off"]),
     help="Require a token of callers (ojster tokens); by default only if --host is no loopback address.",
 )
-@click.option("--cors", multiple=True, metavar="ORIGIN", help="Allow browsers on this origin; repeatable.")
+@click.option(
+    "--cors",
+    multiple=True,
+    metavar="ORIGIN",
+    callback=_check_origins,
+    help="Allow browsers on this origin, such as https://dashboard.example.com, or on all (*); repeatable.",
+)
 @click.option(
     "--allowed-host",
     "allowed_hosts",
     multiple=True,
+    callback=_check_hosts,
     metavar="NAME",
     help="Further name by which a server without tokens may be called, such as that of a proxy; repeatable.",
 )

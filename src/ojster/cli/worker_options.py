@@ -14,7 +14,7 @@ import msgspec
 
 from ojster.cli.declared import Command, option_of
 from ojster.cli.option_rules import needs
-from ojster.cli.options import parameter
+from ojster.cli.options import parameters
 from ojster.core.errors import InvalidRequest
 from ojster.core.wire import FairnessStrategy
 from ojster.fleet.requirements import check_capabilities
@@ -179,7 +179,7 @@ def _with_labels(capabilities: dict[str, Any] | None, provided: tuple[str, ...])
     if not provided:
         return capabilities
     declared = capabilities or {}
-    return declared | {"labels": declared.get("labels", {}) | dict(map(parameter, provided))}
+    return declared | {"labels": declared.get("labels", {}) | parameters(provided)}
 
 
 def _sandbox(
@@ -188,7 +188,7 @@ def _sandbox(
     """Return the sandbox for jobs that carry their code; ``None`` if the worker does not run them."""
     if code_tasks is None:
         return None
-    return Sandbox(modules or DEFAULT_MODULES, values=dict(map(parameter, values)), weak=code_tasks == "weak")
+    return Sandbox(modules or DEFAULT_MODULES, values=parameters(values), weak=code_tasks == "weak")
 
 
 def _parse_queues(queues: str | None, strategy: FairnessStrategy | None) -> tuple[list[str] | None, Sharing | None]:

@@ -9,7 +9,7 @@ from typing import Any, Final, get_args
 import click
 
 from ojster.cli.declared import Command, IsoSpan, micros_of, together
-from ojster.cli.options import ask, parameter
+from ojster.cli.options import ask, parameters
 from ojster.cli.sweeps import sweep
 from ojster.client.interface import Client
 from ojster.core.ids import ids_beginning_with, is_job_id
@@ -76,7 +76,7 @@ def selected(filters: Mapping[str, Any]) -> dict[str, Any]:
     members = {name: value for name, value in filters.items() if name not in ("param", "meta", "older_than")}
     if filters["older_than"] is not None:
         members["created_before"] = system_clock() - micros_of(filters["older_than"])
-    params, metadata = (dict(map(parameter, filters[name])) for name in ("param", "meta"))
+    params, metadata = (parameters(filters[name]) for name in ("param", "meta"))
     return members | {"params": params, "metadata": metadata}
 
 

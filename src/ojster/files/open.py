@@ -23,13 +23,13 @@ def open_store(where: str) -> FileStore:
     Raises
     ------
     InvalidRequest
-        The URL is unsupported or invalid, or the extra ``files`` is not installed.
+        The URL is unsupported or invalid, the path is no directory, or the extra ``files`` is not installed.
     """
     scheme, separator, _ = where.partition("://")
     if not separator:
-        return DirectoryStore(Path(where))
+        return _directory(Path(where))
     if scheme == "file":
-        return DirectoryStore(Path(unquote(urlsplit(where).path)))
+        return _directory(Path(unquote(urlsplit(where).path)))
     if scheme == "memory":
         return MemoryStore()
     if scheme not in SCHEMES:
@@ -39,6 +39,12 @@ def open_store(where: str) -> FileStore:
     except ModuleNotFoundError:
         raise InvalidRequest(f"File stores at {scheme}:// need an extra. Run: pip install 'ojster[files]'.") from None
     return ObjectStore(where)
+
+
+def _directory(path: Path) -> DirectoryStore:
+    if path.exists() and not path.is_dir():
+        raise InvalidRequest(f"The file store {path} is no directory. Name one, or one that does not exist yet.")
+    return DirectoryStore(path)
 
 
 FILES_VARIABLE: Final = "OJSTER_FILES"

@@ -203,6 +203,9 @@ _DEVICES: Final = {
     "tpu": ("type", "topology", "chip_count"),
 }
 _PLAIN: Final = ("cpu_cores", "memory_gb", "storage_gb", "shm_size_gb")
+_AMOUNTS: Final = ("gpu_count", "gpu_memory_gb", "tpu_chip_count", *_PLAIN)
+"""Facts that are amounts."""
+
 _CAPABILITIES: Final = frozenset(
     {"labels", "accelerator", "runtimes", "reservations", "models_loaded", "models_available", *_DEVICES, *_PLAIN}
 )
@@ -263,7 +266,13 @@ def check_capabilities(capabilities: Mapping[str, Any]) -> None:
     InvalidRequest
         A capability is malformed, or has no effect.
     """
-    read_provided(capabilities)
+    facts = read_provided(capabilities).facts
+    for name in _AMOUNTS:
+        for value in facts.get(name, ()):
+            number = _number(value)
+            if number is None or number < 0:
+                message = f"The capability {name} is {value!r}, which no job can require. Use a number from 0."
+                raise InvalidRequest(message, field="capabilities")
     for warning in idle_capabilities(capabilities):
         raise InvalidRequest(warning, field="capabilities")
 

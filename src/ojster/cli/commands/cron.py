@@ -14,7 +14,7 @@ from ojster.api.loading import load_app
 from ojster.cli.application import encoded_request, with_codecs
 from ojster.cli.commands.jobs import _argument
 from ojster.cli.declared import PointInTime, option_of
-from ojster.cli.options import ask, done, examples, json_array, parameter, with_json, with_url
+from ojster.cli.options import ask, done, examples, json_array, parameters, with_json, with_url
 from ojster.cli.output import Id, ago, job_json, print_list, timestamp_json
 from ojster.cli.workflow_file import named_start, read_start
 from ojster.client.interface import Client
@@ -188,7 +188,7 @@ def _requests(
         if option in chosen and not chosen & set(owners):
             names = [name if name == "type" else f"--{name}" for name in owners]
             raise click.UsageError(f"{shown} needs {' or '.join(names).replace('type', 'TYPE')}.")
-    values = {"params": dict(map(parameter, params))}
+    values = {"params": parameters(params)}
     if "workflow" in chosen:
         return b"{}", msgspec.json.encode(read_start(what["workflow"], values, name=None, delay=None))
     if "definition" in chosen:

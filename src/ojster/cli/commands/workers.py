@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from ojster.cli.option_rules import excludes
-from ojster.cli.options import ask, done, examples, parameter, with_json, with_url
+from ojster.cli.options import ask, done, examples, parameters, with_json, with_url
 from ojster.cli.output import Id, ago, print_list, timestamp_json
 from ojster.fleet.answer_wire import show_rule
 from ojster.fleet.worker_rule import read_rule_members
@@ -133,7 +133,7 @@ def configure_worker(
     """Override a worker's capabilities and its job types. Options that are not given stay unchanged."""
     changes: dict[str, Any] = {}
     if provided or lacks:
-        changes["provides"] = dict(map(parameter, provided)) | dict.fromkeys(lacks)
+        changes["provides"] = parameters(provided) | dict.fromkeys(lacks)
     if allow:
         changes["allowed_types"] = allow
     if deny:

@@ -19,6 +19,7 @@ from ojster.cli.options import (
     done,
     examples,
     parameter,
+    parameters,
     read_file,
     resumption,
     with_json,
@@ -110,7 +111,7 @@ def start(
     **more: Any,
 ) -> int:
     """Start WORKFLOW: a JSON or YAML file, '-' for the standard input, or the name of a definition."""
-    values = {"params": dict(map(parameter, params)), "properties": dict(map(parameter, properties))}
+    values = {"params": parameters(params), "properties": parameters(properties)}
     is_file = workflow == "-" or "/" in workflow or Path(workflow).suffix in SUFFIXES or Path(workflow).is_file()
     members = read_start(Path(workflow), values, **more) if is_file else named_start(workflow, values, more)
 
@@ -448,7 +449,7 @@ def show_notes(workflow_id: str, url: str, add: str | None, as_json: bool) -> No
 @with_json
 def show_properties(workflow_id: str, url: str, values: tuple[str, ...], names: tuple[str, ...], as_json: bool) -> None:
     """Show or change the properties that the tasks of a workflow share."""
-    new_values = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in map(parameter, values)}
+    new_values = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in parameters(values).items()}
     changes = Changes(new_values, names)
     if changes.is_nothing:
         properties = ask(url, lambda client: client.workflows.properties(workflow_id))
