@@ -41,6 +41,21 @@ def orphan(path: str) -> None:
     sum(range(10**12))
 
 
+class NotYet(Exception):
+    """Raised by ``set_up``."""
+
+
+began: list[str] = []
+
+
+def set_up() -> None:
+    """Fail as long as there is no file where the environment says, and if it is called twice."""
+    assert not began
+    began.append("set_up")
+    if not os.path.exists(os.environ["TEST_SET_UP"]):
+        raise NotYet
+
+
 @app.job("process.pid", process=True)
 def process_pid(mebibytes: int = 0) -> int:
     block = b"x" * (mebibytes << 20)  # pages that are written to: others take no memory

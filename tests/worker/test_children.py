@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import psutil
 import pytest
 
-from ojster.worker.children import ChildLimits, ChildPool
+from ojster.worker.children import ChildCrashed, ChildLimits, ChildPool
 from tests.worker import handlers
 
 pytestmark = pytest.mark.anyio
@@ -59,3 +60,19 @@ async def test_a_start_that_is_given_up_leaves_no_process_behind() -> None:
         await asyncio.gather(running, return_exceptions=True)
         await pool.close()
     assert children() == before
+
+
+async def test_a_child_that_could_not_be_set_up_is_not_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handlers.app, "child_setup", f"{handlers.__name__}:set_up")
+    monkeypatch.setenv("TEST_SET_UP", str(tmp_path / "ready"))
+    pool = ChildPool()
+    for _ in range(2):
+        with pytest.raises(ChildCrashed) as refused:
+            await pool.run(handlers.app.handlers["process.pid"], [])
+        assert refused.value.class_names[0].endswith("NotYet")
+    (tmp_path / "ready").touch()
+    first, second = [await pool.run(handlers.app.handlers["process.pid"], []) for _ in range(2)]
+    await pool.close()
+    assert first == second

@@ -151,9 +151,11 @@ class _Entered(Generic[T]):
 
 
 def _run(request: _Request, lives: _Lives, send_line: Callable[[NewLine], None]) -> dict[str, Any]:
+    is_set_up = False
     try:
         with url_in_environment(request.url):  # modules may read it; handlers, and what they start, do not see it
             _set_up(request.setup)
+            is_set_up = True
             handler, app = _handler(request.root or request.module, request.type)
         if request.url is not None and request.url != app.url:
             app.choose_url(request.url)
@@ -165,7 +167,8 @@ def _run(request: _Request, lives: _Lives, send_line: Callable[[NewLine], None])
     except Released as released:
         return {"release": msgspec.to_builtins(released.release("", "", 0))}
     except BaseException as error:  # also SystemExit, which would look like the death of the process
-        return {"failure": msgspec.to_builtins(described(error)), "class_names": class_names(error)}
+        failure = msgspec.to_builtins(described(error))
+        return {"failure": failure, "class_names": class_names(error), "is_set_up": is_set_up}
     return {"result": result}
 
 

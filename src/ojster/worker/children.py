@@ -67,6 +67,8 @@ class _Child:
         self.jobs = 0
         self.peak = 0
         """The largest memory that it has had, in bytes."""
+        self.is_set_up = True
+        """Whether the function that is called before handlers are imported has not failed."""
         self._lifeline = lifeline
         self.reader: asyncio.StreamReader
         self.writer: asyncio.StreamWriter | None = None
@@ -135,6 +137,7 @@ class _Child:
         self.jobs += 1
         self.peak = answer["peak"]
         if "failure" in answer:
+            self.is_set_up = answer["is_set_up"]
             raise ChildCrashed(msgspec.convert(answer["failure"], Failure), answer["class_names"])
         if "release" in answer:
             raise ReleasedInChild(msgspec.convert(answer["release"], Release))
@@ -250,10 +253,12 @@ class ChildPool:
         return self._modules[root]
 
     def _keep(self, child: _Child) -> None:
-        """Keep a child for the next job, unless it has done enough."""
+        """Keep a child for the next job, unless it has done enough, or what was to set it up has failed halfway."""
         most = self._limits
-        if (most.max_jobs is not None and child.jobs >= most.max_jobs) or (
-            most.max_memory is not None and child.peak >= most.max_memory
+        if (
+            not child.is_set_up
+            or (most.max_jobs is not None and child.jobs >= most.max_jobs)
+            or (most.max_memory is not None and child.peak >= most.max_memory)
         ):
             farewell = asyncio.create_task(child.dismiss(FAREWELL_SECONDS))
             self._farewells.add(farewell)
