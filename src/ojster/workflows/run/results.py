@@ -281,8 +281,8 @@ _STEPS_BEFORE: Final = {
 """
 
 
-# Narrow, because the step of a long chain receives a hundred of them. Others than completed leaves are read with the rest
-# of their columns: they have errors, or are composed.
+# Narrow, because the step of a long chain receives a hundred of them. Others than completed leaves have errors, or are
+# composed: they are read with the rest of their columns.
 _PLAIN_COLUMNS: Final = f"""
     n.id,
     n.position,
