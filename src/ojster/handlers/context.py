@@ -177,13 +177,17 @@ class JobContext:
     def append(self, *steps: Step) -> None:
         """Add steps to the container of this job: at the end of a chain, in parallel in a group or graph.
 
-        They are added when the job is acknowledged; if it fails, they are dropped. In a flow, which runs its steps
-        itself, this raises ``RuntimeError``.
+        They are added when the job is acknowledged; if it fails, they are dropped.
 
         Parameters
         ----------
         steps:
             Steps to add.
+
+        Raises
+        ------
+        RuntimeError
+            The job runs a flow.
         """
         if self.runs_flow:
             raise RuntimeError("A flow appends no steps. Run them: await flow.run(step).")
@@ -378,9 +382,7 @@ class JobContext:
     def progress(
         self, done: float, total: float = 1.0, message: str | None = None, data: Mapping[str, Any] | None = None
     ) -> None:
-        """Report the progress of the job.
-
-        Calls are cheap: at most one report is sent every 0.25 seconds, and the last one when the handler ends.
+        """Report the progress of the job: a report is sent at most every 0.25 seconds, and the last one at the end.
 
         Parameters
         ----------
@@ -488,8 +490,7 @@ def current_job() -> JobContext:
     >>> asyncio.run(main())
     attempt 1
     """
-    context = _current.get(None)
-    if context is None:
+    if (context := _current.get(None)) is None:
         raise LookupError("This code does not run in a job. Call current_job() only in handlers and code they call.")
     return context
 

@@ -36,8 +36,7 @@ class Cron(msgspec.Struct, frozen=True, kw_only=True):
         IANA time zone of the expression; ``UTC`` by default.
     overlap_policy:
         What happens if the run before is unfinished; ``skip`` (the default): it starts none; ``allow``: it starts one
-        all the same; ``cancel_previous``: it cancels the one before; ``enqueue``: the next one waits for its turn,
-        and may run while the one before waits for its retry.
+        all the same; ``cancel_previous``: it cancels the one before; ``enqueue``: the next one waits for its turn.
     enabled:
         Whether it starts runs; it does by default.
     description:
