@@ -106,15 +106,17 @@ async def test_a_worker_whose_system_has_no_more_threads_makes_do_with_those_tha
 
 
 LEAVES = """
-import asyncio, threading
+import asyncio, atexit, threading
 from ojster.worker.job_threads import JobThreads
 
-begun = threading.Event()
+begun, closed = threading.Event(), threading.Event()
+atexit.register(closed.set)
 
 def outlasts_the_main_thread():
+    print("threads that it starts are daemons:", threading.Thread().daemon)
     begun.set()
     threading.main_thread().join()
-    print("ended")
+    print("closed too early" if closed.wait(0.2) else "ended")
 
 async def main():
     threads = JobThreads(2)
@@ -128,13 +130,16 @@ asyncio.run(main())
 """
 
 
-async def test_the_interpreter_waits_for_functions_that_run_and_not_for_idle_threads() -> None:
+async def test_the_interpreter_waits_for_functions_and_closes_nothing_before_and_not_for_idle_threads() -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", LEAVES, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
     async with asyncio.timeout(PATIENCE):
         said, _ = await process.communicate()
-    assert (said, process.returncode) == (b"ended\n", 0)
+    assert (said.decode().splitlines(), process.returncode) == (
+        ["threads that it starts are daemons: False", "ended"],
+        0,
+    )
 
 
 async def test_a_call_that_has_not_begun_can_be_cancelled_and_never_runs() -> None:
@@ -219,6 +224,19 @@ async def test_a_running_call_outlives_the_end_of_the_threads_and_what_waits_nev
     async with asyncio.timeout(PATIENCE):
         assert await running.ended == "first"
     assert ran == []
+
+
+async def test_what_waits_still_runs_when_the_interpreter_ends_if_the_event_loop_can_learn_of_it() -> None:
+    first = Held()
+
+    with threads_at_most(1) as threads:
+        calls = [threads.submit(first), threads.submit(lambda: "second")]
+        threads.finish()
+        with pytest.raises(RuntimeError, match="closed"):
+            threads.submit(lambda: "third")
+        first.may_end.set()
+        async with asyncio.timeout(PATIENCE):
+            assert [await call.ended for call in calls] == ["first", "second"]
 
 
 async def test_each_of_many_calls_runs_once_or_was_cancelled() -> None:

@@ -9,7 +9,6 @@ waits, and finds an empty queue if all were short. As soon as a call blocks, the
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import contextvars
 import logging
@@ -80,7 +79,8 @@ class JobThreads:
         self._lock = threading.Lock()
         """Guards what follows."""
         self._calls = deque[ThreadCall]()
-        self._threads: list[threading.Thread] = []
+        self._started = 0
+        """The number of threads."""
         self._asleep: list[threading.Lock] = []
         """What wakes each thread that sleeps; who was awake last is woken first."""
         self._has_scout = False
@@ -102,7 +102,7 @@ class JobThreads:
             if self._is_closed:
                 raise RuntimeError("The threads of this worker are closed.")
             self._calls.append(call)
-            if self._caller is None and not self._has_scout and not self._send_scout() and not self._threads:
+            if self._caller is None and not self._has_scout and not self._send_scout() and not self._started:
                 self._calls.pop()
                 raise RuntimeError("No thread can be started for a plain function.")
         if self._caller is not None:
@@ -121,29 +121,32 @@ class JobThreads:
     def close(self) -> None:
         """Let the threads end without waiting for those that still run; drop the calls that have not begun."""
         with self._lock:
-            self._is_closed = True
             self._calls.clear()
+        self.finish()
+
+    def finish(self) -> None:
+        """Take no more calls, and let the threads end; those calls begin whose outcomes somebody can still learn."""
+        with self._lock:
+            self._is_closed = True
+            if self._loop.is_closed():
+                self._calls.clear()
             while self._asleep:
                 self._asleep.pop().release()
-
-    def join(self) -> None:
-        """Wait for all threads, after ``close``."""
-        for thread in self._threads:
-            thread.join()
 
     def _send_scout(self) -> bool:
         """Wake or start a thread; return whether there was one. Those that are awake look into the queue anyway."""
         if self._asleep:
             self._asleep.pop().release()
             self._has_scout = True
-        elif len(self._threads) < self._most:
-            thread = threading.Thread(target=self._run, name=f"ojster-job_{len(self._threads)}", daemon=True)
+        elif self._started < self._most:
+            # No daemon: threads that a function starts are none either then, and the interpreter waits for them.
+            thread = threading.Thread(target=self._run, name=f"ojster-job_{self._started}", daemon=False)
             try:
                 thread.start()
             except RuntimeError as error:  # the system has no more, or the interpreter ends
                 log.warning("cannot start another thread for plain functions: %s", error)
                 return False
-            self._threads.append(thread)
+            self._started += 1
             self._has_scout = True
         return self._has_scout
 
@@ -199,14 +202,14 @@ class JobThreads:
 _all: Final = WeakSet[JobThreads]()
 
 
-@atexit.register
-def _wait_for_all() -> None:
-    """Let functions that still run end: the threads would not keep the interpreter, which idle ones must not do."""
+def _finish_all() -> None:
     for threads in list(_all):
-        threads.close()
-    for threads in list(_all):
-        threads.join()
+        threads.finish()
 
+
+# As for a pool: the interpreter first does this, then waits for the threads, and only then calls what is registered
+# with ``atexit``, which may close what their functions use.
+threading._register_atexit(_finish_all)  # type: ignore[attr-defined]  # ``concurrent.futures`` uses it, too
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_all.clear)  # a child has no threads of its parent
