@@ -90,6 +90,9 @@ CALLS: list[Calls] = [
     [("ada",), (object(),)],
     [("ada",), {"whom": "grace"}],
     [("ada",), (nested(DEEPEST + 1),)],
+    [(object(),), ()],
+    [(nested(DEEPEST + 1),), {"whom": "grace"}],
+    [(1,), ("grace", 1, 2)],
 ]
 
 

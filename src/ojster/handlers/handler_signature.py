@@ -128,12 +128,15 @@ class HandlerSignature:
         except TypeError as error:
             raise TypeError(f"{self._type}: {error}. The job is {self}.") from None
 
-    def of_calls(self, calls: Iterable[Call]) -> list[Sequence[Any]]:
-        """Return the arguments of each of many jobs. See ``arguments``."""
-        return [
-            self.arguments(call, _NONE) if type(call) is tuple else list(self.arguments(*arguments_of_call(call)))
-            for call in calls
-        ]
+    def of_calls(self, calls: Iterable[Call]) -> list[Sequence[Any]] | None:
+        """Return the arguments of each of many jobs, see ``arguments``; ``None``: it refuses one of them."""
+        try:
+            return [
+                self.arguments(call, _NONE) if type(call) is tuple else list(self.arguments(*arguments_of_call(call)))
+                for call in calls
+            ]
+        except TypeError:  # the first job may be refused for another reason
+            return None
 
     def _named(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the named ones of bound arguments, without defaults, which may change, and need not be JSON."""

@@ -413,7 +413,7 @@ class JobType(Generic[P, R]):
         members = self._members_beside(carried)
         if not self.app.codecs:
             args = self._arguments.of_calls(calls)
-            if (encoded := each_to_json(args)) is not None:
+            if args is not None and (encoded := each_to_json(args)) is not None:
                 self.types.check_each(encoded, args)
                 return AlikeRequests(members, encoded)
         return [self._request(*arguments_of_call(call), members) for call in calls]
