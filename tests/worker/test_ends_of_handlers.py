@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
-from collections.abc import AsyncIterator
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 
-from ojster import App, Worker
+from ojster import App, JobContext, Worker
 from tests.worker import endings
 
 pytestmark = pytest.mark.anyio
@@ -40,3 +43,48 @@ async def test_every_exception_of_every_kind_of_handler_ends_the_attempt_with_it
         for type in app.handlers
         for how in endings.ENDS
     }
+
+
+class Data:
+    """What a handler has in hand."""
+
+
+async def through(context: JobContext, call: Callable[[], Awaitable[Any]]) -> Any:
+    return await call()
+
+
+@pytest.mark.parametrize("layered", [False, True])
+async def test_what_a_handler_has_in_hand_when_it_fails_is_freed_at_once(url: str, layered: bool) -> None:
+    app = App(url)
+    if layered:
+        app.execution_middleware.append(through)
+    kept: dict[str, weakref.ref[Data]] = {}
+
+    def fail(name: str) -> None:
+        data = Data()
+        kept[name] = weakref.ref(data)
+        raise ValueError
+
+    @app.job("plain", retry=1)
+    def plain() -> None:
+        fail("plain")
+
+    @app.job("with.context", retry=1)
+    def with_context(job: JobContext) -> None:
+        fail("with.context")
+
+    @app.job("coroutine", retry=1)
+    async def coroutine() -> None:
+        fail("coroutine")
+
+    for job_type in app.handlers.values():
+        await job_type.aenqueue()
+    gc.collect()
+    gc.disable()
+    try:
+        async with asyncio.timeout(LIMIT):
+            await Worker(app).run(until_empty=True)
+        assert {name: data() for name, data in kept.items()} == dict.fromkeys(app.handlers)
+    finally:
+        gc.enable()
+        await app.aclose()

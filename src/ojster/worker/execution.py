@@ -353,7 +353,10 @@ class Executor:
             if self._threads.cancel(call) or not await self._ends_in_time(call, context):
                 raise
             outcome = call.ended.result()
-        return value_of(outcome)
+        try:
+            return value_of(outcome)
+        finally:
+            del call, outcome  # the traceback has this frame: an exception would keep itself and all its frames alive
 
     async def _ends_in_time(self, call: ThreadCall, context: JobContext) -> bool:
         """Give a thread that was stopped at its timeout the time to clean up; return whether it ends with an outcome.

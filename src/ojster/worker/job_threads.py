@@ -16,6 +16,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -30,34 +31,34 @@ class ThreadCall:
 
     Attributes
     ----------
+    run:
+        Runs the function, in any thread, and returns what it returns or raises. It is no method: an exception keeps the
+        frames below it, and one that knows this call would keep the exception.
+    outcome:
+        What ``run`` has returned.
     ended:
-        Gets what the function has returned or raised. It may be cancelled.
+        Gets the outcome. It may be cancelled.
     """
 
-    __slots__ = ("_function", "_is_over", "_outcome", "_run", "ended")
+    __slots__ = ("_is_over", "ended", "outcome", "run")
 
     def __init__(self, function: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
-        self._run = contextvars.copy_context().run
-        self._function = function
+        self.run: Callable[[], Any | Raised] = partial(contextvars.copy_context().run, caught, function)
+        self.outcome: Any | Raised = None
         self._is_over = False
         self.ended: asyncio.Future[Any | Raised] = loop.create_future()
-
-    def run(self) -> Any | Raised:
-        """Run the function, in any thread, and return what it returns or raises."""
-        self._outcome = self._run(caught, self._function)
-        return self._outcome
 
     def end(self) -> None:
         """Tell that the function has ended, in the event loop."""
         self._is_over = True
         if not self.ended.done():
-            self.ended.set_result(self._outcome)
+            self.ended.set_result(self.outcome)
 
     def wait_again(self) -> asyncio.Future[Any | Raised]:
         """Return a new ``ended``, after that was cancelled."""
         self.ended = self.ended.get_loop().create_future()
         if self._is_over:
-            self.ended.set_result(self._outcome)
+            self.ended.set_result(self.outcome)
         return self.ended
 
 
@@ -169,7 +170,8 @@ class JobThreads:
                 else:
                     self._asleep.append(woken)
             if call is not None:
-                self._finish(call)
+                call.outcome = call.run()
+                self._note_end(call)
             else:
                 woken.acquire()
                 is_scout = True
@@ -180,17 +182,17 @@ class JobThreads:
             if not self._calls:  # it was cancelled
                 return None
             call = self._calls.popleft()
-        return self._finish(call)
+        outcome = call.outcome = call.run()
+        self._note_end(call)
+        return outcome
 
-    def _finish(self, call: ThreadCall) -> Any | Raised:
-        outcome = call.run()
+    def _note_end(self, call: ThreadCall) -> None:
         with self._lock:
             self._ended.append(call)
             is_first = len(self._ended) == 1
         if is_first:
             with contextlib.suppress(RuntimeError):  # the loop is closed: the worker is gone
                 self._loop.call_soon_threadsafe(self._tell)
-        return outcome
 
     def _tell(self) -> None:
         with self._lock:
