@@ -6,12 +6,12 @@ import asyncio
 import gc
 import json
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
 
-from ojster import App, JobContext, Worker
+from ojster import App, Depends, JobContext, Worker
 from tests.worker import endings
 
 pytestmark = pytest.mark.anyio
@@ -53,6 +53,10 @@ async def through(context: JobContext, call: Callable[[], Awaitable[Any]]) -> An
     return await call()
 
 
+def number() -> Iterator[int]:
+    yield 1
+
+
 @pytest.mark.parametrize("layered", [False, True])
 async def test_what_a_handler_has_in_hand_when_it_fails_is_freed_at_once(url: str, layered: bool) -> None:
     app = App(url)
@@ -72,6 +76,10 @@ async def test_what_a_handler_has_in_hand_when_it_fails_is_freed_at_once(url: st
     @app.job("with.context", retry=1)
     def with_context(job: JobContext) -> None:
         fail("with.context")
+
+    @app.job("with.dependency", retry=1)
+    def with_dependency(number: int = Depends(number)) -> None:
+        fail("with.dependency")
 
     @app.job("coroutine", retry=1)
     async def coroutine() -> None:

@@ -42,13 +42,16 @@ class HeldContext(Generic[T]):
         self.task = loop.create_task(self._hold(manager), context=context)
 
     async def _hold(self, manager: AbstractAsyncContextManager[T]) -> BaseException | None:
+        error = traceback = None
         try:
             async with manager as value:
                 self.entered.set_result(value)
-                error = await self._left
-                if error is not None:
+                if (error := await self._left) is not None:
+                    traceback = error.__traceback__
                     raise error
         except BaseException as raised:
+            if raised is error:
+                raised.__traceback__ = traceback  # it would keep this frame, and with it itself
             return raised
         return None
 

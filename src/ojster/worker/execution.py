@@ -338,6 +338,7 @@ class Executor:
                 closing.add_done_callback(self._later.discard)
             else:
                 await provision.close(error)
+            del provision  # it keeps the error, whose traceback has this frame
             raise
         await provision.close()
         return result
