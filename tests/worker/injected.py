@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -102,6 +104,28 @@ def attempt(job: JobContext) -> int:
 @app.job("in.child.context", process=True, retry=1)
 def in_child_context(number: int = Depends(attempt)) -> int:
     return number
+
+
+class Data:
+    """What a handler has in hand."""
+
+
+in_hand: list[weakref.ref[Data]] = []
+
+
+@app.job("in.child.fails", process=True, retry=1)
+def in_child_fails(within: str = Depends(session)) -> None:
+    gc.disable()
+    data = Data()
+    in_hand.append(weakref.ref(data))
+    raise ValueError("no")
+
+
+@app.job("in.child.keeps", process=True, retry=1)
+def in_child_keeps() -> int:
+    """Return how much of what failed handlers had in hand this process still has."""
+    gc.enable()
+    return sum(data() is not None for data in in_hand) if in_hand else -1
 
 
 @app.job("on.loop.context")

@@ -69,6 +69,13 @@ async def test_a_generator_sees_the_exception_of_the_handler(app: App, log: Path
     assert "commits" not in lines(log)
 
 
+async def test_a_child_process_frees_what_a_failed_handler_had_in_hand_at_once(app: App, log: Path) -> None:
+    await injected.in_child_fails.aenqueue()
+    kept = await injected.in_child_keeps.aenqueue()
+    await Worker(app, concurrency=1).run(until_empty=True)  # one child process
+    assert await kept.aresult(PATIENCE) == 0
+
+
 async def test_a_child_process_has_a_lifespan_and_dependencies_of_its_own(app: App, log: Path) -> None:
     within = "session of connection"
     assert await run(app, "in.child", 7) == [7, f"in.child ada in {within}", within]

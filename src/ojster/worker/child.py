@@ -193,6 +193,7 @@ def _call(handler: JobType[Any, Any], app: HandlerRegister, request: _Request, l
         result = lives.call(partial(through_thread_middleware, app.thread_middleware, request.job, call))
     except BaseException as error:
         needed.leave(error)
+        del needed  # it keeps the error, whose traceback has this frame
         raise
     needed.leave(None)
     return result
