@@ -14,6 +14,7 @@ from ojster.collections.items import NewItem, Where
 from ojster.core.errors import Conflict, NotFound, PayloadTooLarge
 from ojster.core.job import Job
 from ojster.files.file import NewFile, reference_to
+from ojster.jobs.checkpoints import NewCheckpoint
 from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.scope import Caller
 from ojster.reactions import collect
@@ -209,6 +210,21 @@ async def test_artifacts_of_a_failed_attempt_are_not_collected(bench: Bench) -> 
     await attach(bench.service, job, "second", b"2")
     await bench.ack(job)
     assert [item.name for item in await bench.service.collections.items(Where("c"))] == ["second"]
+
+
+@pytest.mark.parametrize(("saves", "kept"), [(False, ["new"]), (True, ["old", "new"])])
+async def test_a_dead_letter_runs_again_without_artifacts_unless_it_has_a_checkpoint(
+    bench: Bench, saves: bool, kept: list[str]
+) -> None:
+    job = await bench.push(retry={"max_attempts": 1, "on_exhaustion": "dead_letter"})
+    running = await bench.fetch_one()
+    await attach(bench.service, running, "old", b"of the failed attempt")
+    if saves:
+        await bench.service.jobs.save_checkpoint(NewCheckpoint(job.id, b"1"))
+    await bench.fail(running)
+    await bench.service.jobs.retry_dead(job.id)
+    await attach(bench.service, await bench.fetch_one(), "new", b"of the next one")
+    assert [item.name for item in await bench.service.collections.items(Where(job_id=job.id))] == kept
 
 
 async def test_an_artifact_has_the_name_and_type_that_it_was_given_although_the_content_is_known(bench: Bench) -> None:

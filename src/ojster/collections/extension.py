@@ -74,6 +74,11 @@ class CollectionExtension(Extension):
         """Return what refers to a result that was uploaded as a file."""
         return keep_result(tx, job, report)
 
+    def revived(self, tx: Transaction, job: Job) -> None:
+        """Remove the artifacts of a job that runs again as if it were new, unless it goes on from a checkpoint."""
+        if not job.checkpoint_number:
+            empty(tx, [key_of_job(job.seq)])
+
     def start(self, tx: Transaction, jobs: Sequence[Job]) -> None:
         """Remove the artifacts of earlier attempts, unless the job goes on from a checkpoint or a suspension."""
         again = [job.seq for job in jobs if job.attempt > 1 and not job.checkpoint_number and job.suspension is None]
