@@ -16,7 +16,7 @@ from aiosmtpd.smtp import SMTP, Envelope, Session
 from ojster.core.access import Grant, Role
 from ojster.core.errors import InvalidRequest
 from ojster.events.channel import Channel, check_channel
-from ojster.events.notifications import QUEUE
+from ojster.events.notifications import QUEUE, find_channels
 from ojster.server.application import Application
 from ojster.server.delivery.mail import Smtp, read_smtp
 from tests.conftest import Bench, Http
@@ -229,6 +229,18 @@ async def test_a_secret_is_told_once(http: Http, endpoint: Endpoint) -> None:
     made = await put(http, "chat", {"method": "webhook", "url": endpoint.url})
     assert made["secret"].startswith("whsec_")
     assert "secret" not in (await http("GET", f"{BASE}/channels")).json()["channels"][0]
+
+
+async def test_a_channel_without_a_secret_gets_one_in_the_process_too(bench: Bench) -> None:
+    for url in ("https://example.com/a", "https://example.com/b"):
+        await bench.service.events.put_channel(Channel("chat", "webhook", url=url))
+        known = await bench.run(find_channels, "chat")
+        assert isinstance(known, Channel)
+        assert (known.url, (known.secret or "")[:6]) == (url, "whsec_")
+    await bench.service.events.put_channel(Channel("chat", "webhook", url=url, secret="mine"))
+    known = await bench.run(find_channels, "chat")
+    assert isinstance(known, Channel)
+    assert known.secret == "mine"
 
 
 @pytest.mark.parametrize(

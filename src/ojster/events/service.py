@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from ojster.core.events import EventFilter, EventPage, page_of_events
+from ojster.core.signatures import new_secret
 from ojster.core.tenant import called, split
 from ojster.events import log as event_log
 from ojster.events import notifications
@@ -30,7 +31,7 @@ class EventService(CapabilityService, EventCalls):
     """Calls about events and notification channels."""
 
     async def put_channel(self, channel: Channel) -> bool:
-        """Create or change a notification channel; return whether it is new.
+        """Create or change a notification channel; return whether it is new. A webhook without a secret gets one.
 
         Raises
         ------
@@ -39,7 +40,8 @@ class EventService(CapabilityService, EventCalls):
         """
         self.scope.need_all_queues("A channel")
         check_channel(channel)
-        kept = msgspec.structs.replace(channel, name=self.scope.named(channel.name))
+        secret = channel.secret or new_secret() if channel.method == "webhook" else None
+        kept = msgspec.structs.replace(channel, name=self.scope.named(channel.name), secret=secret)
         return await self.scope.do(notifications.put_channels, kept)
 
     async def channels(self) -> list[Channel]:
