@@ -124,6 +124,10 @@ async def test_a_function_that_fails_decides_whether_it_is_tried_again(
         (JSONResponse({"ok": True}), "retryable", "invalid_response"),
         (JSONResponse({"status": "maybe"}), "retryable", "invalid_response"),
         (Response(b'{"status":"completed","result":%b}' % (b"[" * 500 + b"]" * 500)), "retryable", "invalid_response"),
+        (Response(b'{"status":"failed","error":%b}' % (b"[" * 5_000 + b"]" * 5_000)), "retryable", "invalid_response"),
+        (Response(b'{"error":%b}' % (b"[" * 5_000 + b"]" * 5_000), 422), "discarded", "status"),
+        (Response(b'{"status":"completed","result":"\xff"}'), "retryable", "invalid_response"),
+        (Response(rb'{"status":"completed","result":"\ud800"}'), "retryable", "invalid_response"),
         (Response(b'{"status":"completed","result":"' + b"x" * 2_000_000 + b'"}'), "discarded", "response_too_large"),
     ],
 )

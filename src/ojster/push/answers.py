@@ -17,7 +17,7 @@ from msgspec import UNSET, UnsetType
 
 from ojster.core.durations import SECOND
 from ojster.core.errors import InvalidRequest
-from ojster.core.json_objects import check_depth
+from ojster.core.json_objects import check_depth, read_members
 from ojster.jobs.failure import Failure, parse_failure
 
 MAX_SHOWN_CHARS: Final = 1_000
@@ -96,6 +96,7 @@ def read_answer(status: int, headers: Mapping[str, str], body: bytes, *, now: in
         return _read_body(status, body)
     is_final = 400 <= status < 500 and status != 408
     try:
+        read_members(body, "The answer")
         failure = parse_failure(_decode_error(body).error)
     except (msgspec.DecodeError, InvalidRequest):
         message = f"The function answered {status}."
@@ -105,6 +106,7 @@ def read_answer(status: int, headers: Mapping[str, str], body: bytes, *, now: in
 
 def _read_body(status: int, body: bytes) -> Outcome:
     try:
+        read_members(body, "The answer")  # what workers report is checked so, too
         answer = _decode(body)
         if answer.status == "failed":
             error = {"code": "handler_error", "message": "The function has failed."}
@@ -114,7 +116,7 @@ def _read_body(status: int, body: bytes) -> Outcome:
         result = bytes(answer.result)
         check_depth(result, "The result")
         return Completed(result)
-    except (msgspec.DecodeError, InvalidRequest, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, InvalidRequest) as error:
         message = f"The function answered {status} with an invalid body: {error}"
         return Failed(delivery_failure("invalid_response", message, status, body), is_trouble=True)
 
