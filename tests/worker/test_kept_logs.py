@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -240,13 +241,18 @@ async def test_workers_of_a_server_send_lines_over_http(service: Service) -> Non
     async with serving(service) as (_, port):
         app = App(f"http://127.0.0.1:{port}")
 
+        name = os.fsdecode(b"caf\xe9")
+
         @app.job("kept", keep_logs="info")
-        async def kept() -> None:
+        async def kept() -> int:
             shop.info("order 7")
+            logging.getLogger("sh\0p").info({"event": f"file {name}"})  # a text would break the report of this test
+            return 7
 
         handle = await kept.aenqueue()
         await Worker(app).run(until_empty=True)
-        assert ("info", "shop", "order 7") in await said(handle)
+        assert {("info", "shop", "order 7"), ("info", "sh\ufffdp", "file caf?")} <= set(await said(handle))
+        assert await handle.aresult() == 7
         await app.aclose()
 
 

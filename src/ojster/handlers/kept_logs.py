@@ -17,7 +17,16 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from ojster.core.errors import OjsterError
-from ojster.jobs.job_logs import MAX_LINE_CHARACTERS, MAX_LOG_BYTES, MAX_LOG_LINES, LogLevel, NewLine, NewLines
+from ojster.jobs.job_logs import (
+    MAX_LINE_CHARACTERS,
+    MAX_LOG_BYTES,
+    MAX_LOG_LINES,
+    MAX_LOGGER_CHARACTERS,
+    LogLevel,
+    NewLine,
+    NewLines,
+    storable,
+)
 from ojster.jobs.messages import Holder
 
 log = logging.getLogger("ojster.jobs")
@@ -78,7 +87,9 @@ class _Collector(logging.Handler):
         if keeper is None or record.levelno < keeper[0]:
             return
         try:
-            line = NewLine(round(record.created * 1e6), _name_of(record.levelno), record.name, self._text(record))
+            logger = storable(record.name, MAX_LOGGER_CHARACTERS)
+            text = storable(self._text(record), MAX_LINE_CHARACTERS)
+            line = NewLine(round(record.created * 1e6), _name_of(record.levelno), logger, text)
         except Exception:  # as in the handlers of the standard library: a malformed record is reported, not raised
             self.handleError(record)
             return
@@ -87,8 +98,8 @@ class _Collector(logging.Handler):
     def _text(self, record: logging.LogRecord) -> str:
         if isinstance(record.msg, dict) and "event" in record.msg:  # structlog's, which its own formatters would join
             more = [f"{name}={value!r}" for name, value in record.msg.items() if name != "event"]
-            return " ".join((str(record.msg["event"]), *more))[:MAX_LINE_CHARACTERS]
-        return self.format(record)[:MAX_LINE_CHARACTERS]
+            return " ".join((str(record.msg["event"]), *more))
+        return self.format(record)
 
 
 _collector: Final = _Collector()

@@ -123,7 +123,7 @@ def add_lines(tx: Transaction, item: NewLines) -> int:
     number += item.dropped
     added = []
     for line in item.lines:
-        logger, message = _storable(line.logger, MAX_LOGGER_CHARACTERS), _storable(line.message, MAX_LINE_CHARACTERS)
+        logger, message = storable(line.logger, MAX_LOGGER_CHARACTERS), storable(line.message, MAX_LINE_CHARACTERS)
         number += 1
         upto += len(message.encode()) + len(logger.encode())
         added.append((job.seq, number, job.attempt, line.at, line.level, logger, message, upto))
@@ -147,8 +147,8 @@ _COLUMNS: Final[dict[str, ColumnType]] = {
 }
 
 
-def _storable(text: str, most: int) -> str:
-    """Return a text as both databases can store it, cut to a number of characters."""
+def storable(text: str, most: int) -> str:
+    """Return a text as requests can carry it and both databases can store it, cut to a number of characters."""
     return text[:most].replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
