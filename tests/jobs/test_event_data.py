@@ -8,6 +8,7 @@ import pytest
 
 from ojster.core.events import EventFilter
 from ojster.core.job import Job
+from ojster.events import log
 from ojster.jobs.failure import Failure
 from ojster.jobs.interventions import Cancellation, cancel
 from ojster.jobs.messages import FailureReport, Release
@@ -165,3 +166,25 @@ async def test_a_job_that_is_cancelled_while_it_waits_for_its_retry_did_not_run_
     bench.clock.advance(0.1)
     await bench.service.jobs.cancel(job.id)
     assert await since(bench, job, "job.cancelled") == [("job.cancelled", {"previous_state": "retryable"})]
+
+
+class Comparisons(tuple[str, ...]):
+    """Types of events that count how many events are compared with them."""
+
+    number = 0
+
+    def __contains__(self, type: object) -> bool:
+        Comparisons.number += 1
+        return super().__contains__(type)
+
+
+async def test_a_search_compares_each_event_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "MAX_BATCHES_PER_READ", 2)
+    for _ in range(9):
+        await bench.push()
+    await bench.fetch_one()
+    every = (await bench.service.events.select(EventFilter(limit=1_000))).events
+    Comparisons.number = 0
+    page = await bench.service.events.select(EventFilter(types=Comparisons(["job.started"])))
+    assert [event["type"] for event in page.events] == ["job.started"]
+    assert (Comparisons.number, page.has_more) == (len(every), False)

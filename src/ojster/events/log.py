@@ -7,7 +7,7 @@ twice. Where transactions run at the same time, positions are assigned when a cl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -66,12 +66,16 @@ def record_follower(tx: Transaction, requests: Sequence[None]) -> list[None]:
 @for_each
 def select_events(tx: Transaction, chosen: EventFilter) -> EventPage:
     """Return a page of events for each filter."""
-    stretch = _stretch(tx, chosen.after)
-    events = stretch.events
-    while stretch.more and not page_of_events(events, chosen).has_more:
-        stretch = _stretch(tx, events[-1][0])
-        events += stretch.events
-    return page_of_events(events, chosen)
+    return page_of_events(_events_after(tx, chosen.after), chosen)
+
+
+def _events_after(tx: Transaction, number: int) -> Iterator[tuple[int, Event]]:
+    more = True
+    while more:
+        stretch = _stretch(tx, number)
+        yield from stretch.events
+        more = stretch.more
+        number = stretch.events[-1][0] if more else number
 
 
 def _last_of(position: int) -> int:
