@@ -389,7 +389,7 @@ class JobContext:
         done, total:
             Amount of work done, and total amount of work; ``total`` is 1 by default.
         message:
-            Text for people; none by default.
+            Text for people, cut to 1,000 characters; none by default.
         data:
             Details, as JSON members, such as ``{"rows": 14_000}``; none by default.
 

@@ -7,7 +7,11 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+import msgspec
+
+from ojster.jobs.job_logs import storable
 from ojster.jobs.messages import Progress
+from ojster.jobs.progress import MAX_MESSAGE_CHARACTERS
 
 MIN_PROGRESS_INTERVAL_SECONDS: Final = 0.25
 """Minimum interval between two progress reports of a job, in seconds. Only the latest report is sent."""
@@ -57,6 +61,8 @@ class ProgressReports:
         self._timer = None
         report, self._pending = self._pending, None
         if report is not None:
+            message = None if report.message is None else storable(report.message, MAX_MESSAGE_CHARACTERS)
+            report = msgspec.structs.replace(report, message=message)
             self._sent_at = time.monotonic()
             self._sending = self._loop.create_task(self._send_after(self._sending, report))
 

@@ -19,6 +19,9 @@ from ojster.jobs.leases import lease_end, refusal_of
 from ojster.jobs.messages import Progress
 from ojster.storage.transaction import Transaction
 
+MAX_MESSAGE_CHARACTERS: Final = 1_000
+"""Maximum length of the message of a report, in characters."""
+
 
 class ProgressState(msgspec.Struct, omit_defaults=True):
     """The progress of a job, as it is stored and shown. ``updated_at`` is RFC 3339."""

@@ -29,6 +29,7 @@ from ojster.jobs.interventions import DeadLetterRetry
 from ojster.jobs.job_logs import MAX_LOG_LINES, LogLevel, NewLine
 from ojster.jobs.names import MAX_TYPE_LENGTH, TYPE_PATTERN
 from ojster.jobs.options_wire import OptionsBody
+from ojster.jobs.progress import MAX_MESSAGE_CHARACTERS
 
 Start = Annotated[
     str,
@@ -269,7 +270,7 @@ class ProgressBody(FromWorker, Struct):
     """
 
     progress: Annotated[float, Meta(description="From 0 to 1; other values are clamped.")] | None = None
-    message: Annotated[str, Meta(max_length=1000)] | None = None
+    message: Annotated[str, Meta(max_length=MAX_MESSAGE_CHARACTERS)] | None = None
     worker_id: Identifier | None = None
     attempt: Count | None = None
     data: dict[str, Json] | None = None
