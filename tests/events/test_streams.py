@@ -300,6 +300,21 @@ async def test_a_late_client_receives_a_gap_event(server: str, bench: Bench) -> 
     assert [event["event"] for event in events] == ["system.gap", "job.state_changed"]
 
 
+async def test_a_client_that_comes_late_to_a_finished_job_receives_a_gap_event(server: str, bench: Bench) -> None:
+    job = await bench.push()
+    first = (await bench.service.events.read_on(0)).events[0][0]
+    await bench.push()
+    await bench.ack(await bench.fetch_one())
+    await bench.service.events.last()
+    await bench.run(forget_oldest, 1)
+    events = await Stream(server, f"/jobs/{job.id}/events", f"evt_{first}").read()
+    assert [event.get("event_type", event["event"]) for event in events] == [
+        "system.gap",
+        "job.started",
+        "job.completed",
+    ]
+
+
 def forget_oldest(tx: Any, numbers: Any) -> list[None]:
     tx.execute(
         "DELETE FROM event_batches WHERE seq <= (SELECT min(seq) + :number FROM event_batches)", {"number": numbers[0]}

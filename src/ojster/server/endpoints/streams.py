@@ -217,6 +217,8 @@ async def _rest(
     ended = False
     while not ended:
         stretch = await request.service.events.read_on(after)
+        if not stretch.is_whole:
+            yield gap(channel.name, stretch.events[0][1][1] if stretch.events else None)
         for number, event in stretch.events:
             after = number
             ended = ended or channel.ends_with(event)
