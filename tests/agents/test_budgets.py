@@ -344,3 +344,21 @@ async def test_an_agent_in_python_stops_at_its_budget_and_times_out_tools(shared
     assert (job.state, job.error and job.error["type"]) == ("discarded", "AGENT_TOKEN_BUDGET_EXCEEDED")
     assert await slept.aresult() == "AGENT_TOOL_TIMEOUT"
     await app.aclose()
+
+
+async def test_a_tool_that_raises_a_timeout_of_its_own_has_failed(shared_url: str) -> None:
+    app = App(shared_url)
+
+    async def search() -> None:
+        raise TimeoutError("the index did not answer")
+
+    @app.job("asks", agent={"tools": [SEARCH]})
+    async def asks(job: JobContext) -> list[str]:
+        with pytest.raises(ToolFailed) as raised:
+            await job.agent.use_tool("search", search)
+        return [raised.value.error_type, str(raised.value)]
+
+    handle = await asks.aenqueue()
+    await Worker(app).run(until_empty=True)
+    assert await handle.aresult() == ["AGENT_TOOL_EXECUTION_FAILED", "search: the index did not answer"]
+    await app.aclose()

@@ -170,16 +170,16 @@ class AgentTask:
                 f"{', '.join(self.tools) or 'none'}."
             )
         started = time.perf_counter()
+        limit = asyncio.timeout(self._tool_timeout)
         try:
-            result = await asyncio.wait_for(_call(function, args, kwargs), self._tool_timeout)
-        except TimeoutError as error:
-            failure: ToolFailed = ToolTimeout(
-                f"The tool {name!r} took longer than {self._tool_timeout:g} s. Raise tool_timeout_ms to allow more."
-            )
-            await self._record_tool_call(name, started, error=failure)
-            raise failure from error
+            async with limit:
+                result = await _call(function, args, kwargs)
         except Exception as error:
             failure = ToolFailed(f"{name}: {error or type(error).__name__}")
+            if limit.expired():
+                failure = ToolTimeout(
+                    f"The tool {name!r} took longer than {self._tool_timeout:g} s. Raise tool_timeout_ms to allow more."
+                )
             await self._record_tool_call(name, started, error=failure)
             raise failure from error
         await self._record_tool_call(name, started, result if isinstance(result, dict) else {"value": result})
