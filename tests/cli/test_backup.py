@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shutil
 import sqlite3
 import stat
 import tarfile
@@ -20,7 +21,7 @@ from ojster import App
 from ojster.cli import archive
 from ojster.cli.archive import ArchiveSummary, back_up, restore
 from ojster.cli.main import cli
-from ojster.core.errors import BackendError, BackendUnavailable, Conflict, InvalidRequest
+from ojster.core.errors import BackendError, BackendUnavailable, Conflict, InvalidRequest, NotFound
 from ojster.files.file import NewFile
 from ojster.files.open import store_for
 from ojster.files.store import DirectoryStore
@@ -171,6 +172,33 @@ async def test_a_file_with_a_missing_piece_is_damaged_in_the_backup(saved: tuple
         _ = [piece async for piece in await app.service().files.read(saved[1])]
     assert await put_file(app, CONTENT) != saved[1]
     await app.aclose()
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_an_upload_goes_on_after_a_restore_or_begins_again(tmp_path: Path, is_lost: bool) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    app = App(url)
+    files = app.service().files
+    begun = await files.create(NewFile(size=len(CONTENT)))
+    await files.write(begun.id, 0, pieces_of(CONTENT[:5_000_000]))
+    await app.aclose()
+    if is_lost:
+        shutil.rmtree(tmp_path / "jobs.db-files")
+    summary = await save(tmp_path / "jobs.db", tmp_path / "saved.tar", store_for(url))
+    assert summary.missing == [begun.id] * is_lost
+    restore(tmp_path / "saved.tar", tmp_path / "again.db", tmp_path / "again.db-files")
+    app = App(f"sqlite:///{tmp_path}/again.db")
+    files = app.service().files
+    if is_lost:
+        with pytest.raises(NotFound):
+            await files.find(begun.id)
+    else:
+        assert (await files.write(begun.id, 5_000_000, pieces_of(CONTENT[5_000_000:]))).complete
+    await app.aclose()
+
+
+async def pieces_of(content: bytes) -> AsyncIterator[bytes]:
+    yield content
 
 
 def test_the_database_of_another_program_is_never_touched(tmp_path: Path) -> None:

@@ -171,7 +171,9 @@ def _write(archive: tarfile.TarFile, copy: Path, store: FileStore | None) -> Arc
     if summary.missing:
         with _opened(copy, write=True) as connection:
             connection.executemany(
-                "UPDATE files SET state = 'damaged' WHERE id = ?", [(file,) for file in summary.missing]
+                # An upload cannot go on without its pieces; once it is doomed, its client begins again.
+                "UPDATE files SET state = CASE state WHEN 'uploading' THEN 'doomed' ELSE 'damaged' END WHERE id = ?",
+                [(file,) for file in summary.missing],
             )
     with copy.open("rb") as content:
         members[DATABASE] = hashlib.file_digest(content, "sha256").hexdigest()
@@ -201,7 +203,7 @@ async def _read(store: FileStore, pieces: list[tuple[str, bytes]]) -> list[tuple
 
 
 def _pieces(copy: Path) -> dict[str, list[tuple[str, bytes]]]:
-    """Return the names and the hashes of the pieces of each complete file."""
+    """Return the names and the hashes of the pieces of each file, complete or partly uploaded."""
     by_file: dict[str, list[tuple[str, bytes]]] = {}
     with _opened(copy) as connection:
         for file, piece, digest in connection.execute(
@@ -209,7 +211,7 @@ def _pieces(copy: Path) -> dict[str, list[tuple[str, bytes]]]:
             SELECT f.id, p.piece, p.sha256
             FROM files AS f
             JOIN file_pieces AS p ON p.file = f.id
-            WHERE f.state = 'complete'
+            WHERE f.state IN ('complete', 'uploading')
             ORDER BY f.id, p.start
             """
         ):
