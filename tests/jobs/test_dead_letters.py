@@ -12,6 +12,7 @@ from ojster.core.errors import Conflict, Duplicate, Forbidden, InvalidRequest, N
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
 from ojster.core.refusals import JobTypeNotAllowed
+from ojster.jobs.checkpoints import NewCheckpoint
 from ojster.jobs.interventions import DeadLetterRetry, delete, retry, revive
 from ojster.jobs.scope import Caller
 from ojster.operators import QueueConfigBody
@@ -102,6 +103,23 @@ async def test_a_change_that_makes_no_sense_is_refused_and_the_job_stays(bench: 
             await bench.service.jobs.retry_dead(job.id, DeadLetterRetry(job.id, **change))
     assert (await bench.find(job)).state == "discarded"
     assert await counts(bench) == {"default": {"discarded": 1}}
+
+
+@pytest.mark.parametrize(
+    ("change", "is_kept"),
+    [({}, True), ({"meta": {"by": "ada"}}, True), ({"retry": {"max_attempts": 2}}, True), ({"args": [2]}, False)],
+    ids=str,
+)
+async def test_a_checkpoint_is_not_resumed_with_other_arguments(
+    bench: Bench, change: dict[str, Any], is_kept: bool
+) -> None:
+    dead = await bury(bench)
+    again = await bench.service.jobs.retry_dead(dead.id)
+    await bench.service.jobs.save_checkpoint(NewCheckpoint(again.id, b"7"))
+    await bench.fail(await bench.fetch_one())
+    await bench.service.jobs.retry_dead(dead.id, DeadLetterRetry(dead.id, **change))
+    claimed = await bench.fetch_one()
+    assert (claimed.checkpoint is not None, claimed.checkpoint_number) == (is_kept, int(is_kept))
 
 
 def test_a_change_says_whether_it_changes_something() -> None:

@@ -88,11 +88,16 @@ def clear(tx: Transaction, ids: Sequence[str]) -> list[bool | OjsterError]:
             results.append(no_job(id))
             continue
         results.append(job.checkpoint_number > 0)
-        if job.checkpoint_number:
-            job.checkpoint_number = 0
-            tx.execute("DELETE FROM checkpoints WHERE seq = :seq", {"seq": job.seq})
-            _number(tx, job)
+        drop(tx, job)
     return results
+
+
+def drop(tx: Transaction, job: Job) -> None:
+    """Delete the checkpoint of a job that the caller has locked, if it has one."""
+    if job.checkpoint_number:
+        job.checkpoint_number = 0
+        tx.execute("DELETE FROM checkpoints WHERE seq = :seq", {"seq": job.seq})
+        _number(tx, job)
 
 
 def give_checkpoints(tx: Transaction, jobs: Sequence[Job]) -> None:

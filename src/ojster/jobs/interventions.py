@@ -15,6 +15,7 @@ from ojster.core.json_objects import read_members
 from ojster.core.refusals import CancellationRequested
 from ojster.core.states import FINISHED, JobState
 from ojster.jobs.authorship import creator_of, sign
+from ojster.jobs.checkpoints import drop
 from ojster.jobs.encoding import with_honest_meta
 from ojster.jobs.extension import hooks, lock_with, settle
 from ojster.jobs.names import WAIT_TYPE, refuse_reserved
@@ -256,6 +257,8 @@ def _revise(tx: Transaction, job: Job, revival: DeadLetterRetry) -> None:
         },
     )
     tx.store_envelopes([job])
+    if revival.args is not None:  # what the job has saved belongs to its old arguments
+        drop(tx, job)
     for follow_up in hooks(tx).moved if has_moved else ():
         follow_up(tx, [job])
 
