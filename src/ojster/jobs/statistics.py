@@ -19,7 +19,7 @@ from ojster.core.queue_names import name_of_type
 from ojster.core.tenant import NO_TENANT_END, NO_TENANT_START
 from ojster.jobs.names import INTERNAL_QUEUES_RANGE, is_internal
 from ojster.storage.call import for_each
-from ojster.storage.tally import BUCKETS_US, SUMS
+from ojster.storage.tally import BUCKETS_US, SUMS, sum_of
 from ojster.storage.transaction import Transaction
 
 MINUTES_KEPT: Final = 2 * 24 * 60
@@ -35,7 +35,7 @@ _OF_QUEUES: Final = f"queue >= '{NO_TENANT_START}' AND "
 
 _NOTHING: Final = (0,) * (len(BUCKETS_US) + 1)
 
-_ADDED: Final = ", ".join(f"CAST(coalesce(sum({name}), 0) AS BIGINT)" for name in SUMS)
+_ADDED: Final = ", ".join(map(sum_of, SUMS))
 
 
 class Work(msgspec.Struct, frozen=True):

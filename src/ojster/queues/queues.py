@@ -15,6 +15,7 @@ from ojster.core.rate_limit import Limits
 from ojster.core.tenant import TENANT_NAMES_RANGE, called
 from ojster.fleet.unrunnable import PresentWorkers
 from ojster.queues.limits import Limit
+from ojster.storage.tally import sum_of
 from ojster.storage.transaction import Row, Transaction
 
 
@@ -40,7 +41,7 @@ class QueueStatistics(msgspec.Struct, frozen=True):
 
 
 _SUMMED: Final = ("enqueued", "completed", "failed", "waited", "ran")
-_SUMS: Final = ", ".join(f"CAST(coalesce(sum({name}), 0) AS BIGINT)" for name in _SUMMED)
+_SUMS: Final = ", ".join(map(sum_of, _SUMMED))
 
 
 def list_queues(tx: Transaction, requests: Sequence[None]) -> list[list[Queue]]:

@@ -24,6 +24,21 @@ SUMS: Final = (
 
 ADDED: Final = ", ".join(f"{name} = queue_minutes.{name} + excluded.{name}" for name in SUMS)
 
+LONGEST_US: Final = 30 * 86_400 * 1_000_000
+"""The longest wait or run that counts on average, in microseconds. So the total of a minute fits into an integer of the
+database, even if many jobs have waited for years, such as in a paused queue."""
+
+_LARGEST_TOTAL: Final = "1e18"  # some of these can be added in an integer of the database
+
+
+def sum_of(name: str) -> str:
+    """Return SQL for the sum of a column of ``SUMS`` over rows, which does not overflow."""
+    if name not in ("waited", "ran"):
+        return f"CAST(coalesce(sum({name}), 0) AS BIGINT)"
+    total = f"coalesce(sum(CAST({name} AS DOUBLE PRECISION)), 0)"
+    return f"CAST(CASE WHEN {total} < {_LARGEST_TOTAL} THEN {total} ELSE {_LARGEST_TOTAL} END AS BIGINT)"
+
+
 AttemptEnd = Literal["completed", "failed", "suspended"]
 
 WaitedTime = tuple[str, str, int]
@@ -94,7 +109,7 @@ class Tally:
 
     def count_waits(self, waits: Sequence[int]) -> None:
         """Count jobs that started after waiting for these times, in microseconds."""
-        self.waited += sum(waits)
+        self.waited += min(sum(waits), len(waits) * LONGEST_US)
         self.waits = [sum(pair) for pair in zip(self.waits, _spread(waits), strict=True)]
 
     def count_attempts(self, end: AttemptEnd, number: int, ran: int, buckets: Sequence[int]) -> None:
@@ -103,7 +118,7 @@ class Tally:
         if end == "failed":
             self.failed += number
             return
-        self.ran += ran
+        self.ran += min(ran, number * LONGEST_US)
         if end == "completed":
             self.completed += number
 
