@@ -113,11 +113,18 @@ def meant_by(name: str, known: Collection[str]) -> str | None:
 
 def misspellings(names: Collection[str], known: Collection[str], where: str) -> list[str]:
     """Return a warning for each unknown name that looks like a known one, such as ``prioriy``."""
-    return [
-        f"{where} {name[:60]!r} is unknown and has no effect; did you mean {meant!r}?"
-        for name in sorted(names)
-        if name not in known and (meant := meant_by(name, known)) is not None
-    ]
+    return [_warning(where, name, meant) for name, meant in _look_alikes(names, known)]
+
+
+def _look_alikes(names: Collection[str], known: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield each unknown name that looks like a known one, and that."""
+    for name in sorted(names):
+        if name not in known and (meant := meant_by(name, known)) is not None:
+            yield name, meant
+
+
+def _warning(where: str, name: str, meant: str) -> str:
+    return f"{where} {name[:60]!r} is unknown and has no effect; did you mean {meant!r}?"
 
 
 def misspelt_members(members: Mapping[str, msgspec.Raw], kind: object) -> list[str]:
@@ -126,8 +133,7 @@ def misspelt_members(members: Mapping[str, msgspec.Raw], kind: object) -> list[s
     Objects in the request, and in its lists, are looked into, too.
     """
     return [
-        f"{''.join(f'{part}: ' for part in place)}The member {name[:60]!r} is unknown and has no effect; "
-        f"did you mean {meant!r}?"
+        _warning(f"{''.join(f'{part}: ' for part in place)}The member", name, meant)
         for place, name, meant in _misspelt(members, kind, ())
     ]
 
@@ -137,9 +143,8 @@ def _misspelt(
 ) -> Iterator[tuple[tuple[str, ...], str, str]]:
     """Yield for each member that looks misspelt where it is, its name, and what is meant."""
     known = _members_of(kind)
-    for name in sorted(members.keys() - known) if known else ():
-        if (meant := meant_by(name, known)) is not None:
-            yield place, name, meant
+    for name, meant in _look_alikes(members.keys() - known, known) if known else ():
+        yield place, name, meant
     for name, field in _with_objects(kind).items():
         raw = bytes(members.get(name, b""))
         if field.body is not None and raw[:1] == b"{":
