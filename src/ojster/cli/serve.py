@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -33,26 +33,24 @@ if TYPE_CHECKING:
     from ojster.server.triggers import Triggers
     from ojster.tenancy.tenants import TenantChange
 
+Values = tuple[str, ...]
+
 _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 _ORIGIN: Final = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^/?#@\sA-Z]+")
 _HOST: Final = re.compile(r"[^/:?#@*\s]+|\[?[0-9A-Fa-f]*:[0-9A-Fa-f:]*:[0-9A-Fa-f.]*\]?")
 
 
-def _check_origins(context: click.Context, option: click.Parameter, origins: tuple[str, ...]) -> tuple[str, ...]:
-    """Refuse what is no origin as browsers send it, and would allow none."""
-    for origin in origins:
-        if not _ORIGIN.fullmatch(origin):
-            raise click.BadParameter(f"{origin!r} is no origin. Write it as browsers do, such as https://shop.example.")
-    return origins
+def _each_is(pattern: re.Pattern[str], problem: str) -> Callable[[click.Context, click.Parameter, Values], Values]:
+    """Return a callback of an option that refuses values without effect: those that do not match a pattern."""
 
+    def check(context: click.Context, option: click.Parameter, values: Values) -> Values:
+        for value in values:
+            if not pattern.fullmatch(value):
+                raise click.BadParameter(f"{value!r} {problem}")
+        return values
 
-def _check_hosts(context: click.Context, option: click.Parameter, hosts: tuple[str, ...]) -> tuple[str, ...]:
-    """Refuse what is no name of a server alone, and would allow none."""
-    for host in hosts:
-        if not _HOST.fullmatch(host):
-            raise click.BadParameter(f"{host!r} is no name. Write it without scheme and port, such as jobs.example.")
-    return hosts
+    return check
 
 
 @click.command(
@@ -106,14 +104,14 @@ def _check_hosts(context: click.Context, option: click.Parameter, hosts: tuple[s
     "--cors",
     multiple=True,
     metavar="ORIGIN",
-    callback=_check_origins,
+    callback=_each_is(_ORIGIN, "is no origin. Write it as browsers do, such as https://shop.example."),
     help="Allow browsers on this origin, such as https://dashboard.example.com, or on all (*); repeatable.",
 )
 @click.option(
     "--allowed-host",
     "allowed_hosts",
     multiple=True,
-    callback=_check_hosts,
+    callback=_each_is(_HOST, "is no name. Write it without scheme and port, such as jobs.example."),
     metavar="NAME",
     help="Further name by which a server without tokens may be called, such as that of a proxy; repeatable.",
 )
