@@ -46,10 +46,8 @@ from ojster.jobs.versions import HandledVersions
 from ojster.workflows.declaration import Step
 
 P = ParamSpec("P")
-
-R = TypeVar("R")
-
 Q = ParamSpec("Q")
+R = TypeVar("R")
 
 _encode: Final = msgspec.json.Encoder().encode
 
