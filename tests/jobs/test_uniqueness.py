@@ -21,6 +21,16 @@ async def push(bench: Bench, *args: Any, **unique: Any) -> Job:
     return await bench.push("u", *args, unique={"keys": ["type", "args"], **unique})
 
 
+async def end(bench: Bench, job: Job, state: str) -> None:
+    """Let the only job end in a state."""
+    if state == "cancelled":
+        await bench.service.jobs.cancel(job.id)
+    elif state == "completed":
+        await bench.ack(await bench.fetch_one())
+    else:
+        await bench.fail(await bench.fetch_one(), code="DISCARD")
+
+
 async def test_a_duplicate_is_rejected_with_the_id_of_the_existing_job(bench: Bench) -> None:
     first = await push(bench, 1)
     with pytest.raises(Duplicate) as refusal:
@@ -51,12 +61,7 @@ async def test_a_duplicate_replaces_the_first_even_while_it_runs(bench: Bench, f
 @pytest.mark.parametrize("state", ["completed", "cancelled", "discarded"])
 async def test_finished_jobs_that_count_are_left_alone_by_the_one_that_replaces_them(bench: Bench, state: str) -> None:
     first = await push(bench, 1)
-    if state == "cancelled":
-        await bench.service.jobs.cancel(first.id)
-    elif state == "completed":
-        await bench.ack(await bench.fetch_one())
-    else:
-        await bench.fail(await bench.fetch_one(), code="DISCARD")
+    await end(bench, first, state)
     states = [state, "available"]
     second = await push(bench, 1, on_conflict="replace", states=states)
     third = await push(bench, 1, on_conflict="replace", states=states)
@@ -83,12 +88,7 @@ async def test_a_replaced_schedule_is_kept_if_that_is_asked_for(bench: Bench) ->
 @pytest.mark.parametrize("state", ["completed", "cancelled", "discarded"])
 async def test_by_default_finished_jobs_do_not_count(bench: Bench, state: str) -> None:
     job = await push(bench, 1)
-    if state == "cancelled":
-        await bench.service.jobs.cancel(job.id)
-    elif state == "completed":
-        await bench.ack(await bench.fetch_one())
-    else:
-        await bench.fail(await bench.fetch_one(), code="DISCARD")
+    await end(bench, job, state)
     await push(bench, 1)
 
 
