@@ -14,8 +14,9 @@ import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
-from ojster import App, CodecError, Duplicate, Encryption, Gzip, JobFailed, Unique, Worker
+from ojster import App, CodecError, Duplicate, Encryption, Gzip, InvalidRequest, JobFailed, Unique, Worker
 from ojster.handlers.codec import Codec, Codecs
 from ojster.handlers.job_options import request_of
 from ojster.jobs.job_json import to_json
@@ -111,6 +112,34 @@ async def test_unique_jobs_stay_unique(shared_url: str, apps: list[App], more: d
     if "args_keys" in more:
         with pytest.raises(Duplicate):
             await unique.aenqueue({"user": 1, "other": 5})
+
+
+@pytest.mark.parametrize("chain", [[Gzip()], [Encryption({"k": NEW})]], ids=["gzip", "encrypted"])
+@pytest.mark.parametrize("args_keys", [None, ["user"]])
+async def test_a_default_policy_cannot_compare_encoded_arguments(
+    shared_url: str, apps: list[App], chain: list[Codec], args_keys: list[str] | None
+) -> None:
+    app, _ = application(shared_url, *chain)
+    apps.append(app)
+    unique = {"keys": ["type", "args"], "args_keys": args_keys}
+    await app.client().job_types.put("keep", {"options": Raw(json.dumps({"unique": unique}).encode())})
+    with pytest.raises(InvalidRequest, match="a codec has encoded: the server cannot compare them"):
+        await app.handlers["keep"].aenqueue({"user": 1})
+    keep = app.handlers["keep"].using(unique=Unique(args_keys=args_keys))
+    await keep.aenqueue({"user": 1})
+    with pytest.raises(Duplicate):
+        await keep.aenqueue({"user": 1})
+
+
+async def test_a_default_policy_without_arguments_holds_for_encoded_jobs(shared_url: str, apps: list[App]) -> None:
+    app, _ = application(shared_url, Encryption({"k": NEW}))
+    apps.append(app)
+    unique = {"keys": ["type", "meta"], "meta_keys": ["user"]}
+    await app.client().job_types.put("keep", {"options": Raw(json.dumps({"unique": unique}).encode())})
+    keep = app.handlers["keep"].using(meta={"user": 1})
+    await keep.aenqueue("one")
+    with pytest.raises(Duplicate):
+        await keep.aenqueue("another")
 
 
 async def test_tampered_payloads_are_refused() -> None:

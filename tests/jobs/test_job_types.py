@@ -123,6 +123,24 @@ async def test_defaults_that_no_job_may_have_are_refused(http: Http, members: An
     assert (await http("GET", "/ojs/v1/job-types")).json()["job_types"] == []
 
 
+@pytest.mark.parametrize(
+    ("policy", "missing"),
+    [
+        ({"keys": ["type", "args"], "args_keys": ["user"]}, "args has no key 'user'"),
+        ({"keys": ["type", "meta"], "meta_keys": ["user"]}, "meta has no key 'user'"),
+    ],
+)
+async def test_a_default_policy_may_name_keys_that_only_jobs_have(
+    http: Http, policy: dict[str, Any], missing: str
+) -> None:
+    assert (await http("PUT", PATH, {"options": {"unique": policy}})).status_code == 200
+    job = {"type": "email.send", "args": [{"user": 1}], "meta": {"user": 1}}
+    answers = [await http("POST", "/ojs/v1/jobs", job) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [201, 409]
+    refused = await http("POST", "/ojs/v1/jobs", {"type": "email.send", "args": []})
+    assert (refused.status_code, missing in refused.text) == (400, True)
+
+
 async def test_the_defaults_of_a_workspace_are_its_own(http: Http) -> None:
     acme = {"X-OJS-Tenant": "acme"}
     await http("PUT", PATH, {"options": {"queue": "all"}})

@@ -5,6 +5,7 @@ Spec: ojs-encryption
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, TypeGuard
 
 import msgspec
@@ -25,6 +26,11 @@ LEGACY_ENCRYPTED: Final = "ojs.encryption.encrypted"
 def is_encoded(value: Any) -> TypeGuard[dict[str, Any]]:
     """Return whether a decoded JSON value is one that a codec has encoded."""
     return isinstance(value, dict) and value.get("ojs_encoded") is True
+
+
+def are_encoded(args: list[Any], meta: Mapping[str, Any]) -> bool:
+    """Return whether a codec has encoded the arguments of a job: they say so, or its metadata does."""
+    return (len(args) == 1 and is_encoded(args[0])) or bool(meta.get(ENCODINGS) or meta.get(LEGACY_ENCRYPTED))
 
 
 def with_honest_meta(members: Members) -> Members:

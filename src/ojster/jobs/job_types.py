@@ -121,7 +121,7 @@ def read_defaults(type: str, members: Members, *, largest: int) -> tuple[JobType
     if len(body) > MAX_DEFAULTS_BYTES:
         raise InvalidRequest(f"The defaults take {len(body)} bytes; at most {MAX_DEFAULTS_BYTES} are allowed.")
     request = {"type": msgspec.Raw(_encode(name)), "args": msgspec.Raw(b"[]")} | declared
-    job = read_job(request, 0, largest=largest, tenant=None)
+    job = read_job(request, 0, largest=largest, tenant=None, has_args=False)
     refuse_reserved(job.queue)
     return JobTypeDefaults(name, body, warnings=job.warnings), job
 

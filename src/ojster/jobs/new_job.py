@@ -31,6 +31,7 @@ from ojster.jobs.attributes import (
     without_nulls,
 )
 from ojster.jobs.deadlines import deadlines_of
+from ojster.jobs.encoding import are_encoded
 from ojster.jobs.names import OWN_TYPES, VERSION_PATTERN, kind, read_type, refuse_reserved, string
 from ojster.jobs.options import DEFAULT_OPTIONS, ParsedOptions
 from ojster.jobs.options_wire import AT_TOP, options_of
@@ -166,6 +167,7 @@ def read_job(
     tenant: str | None = None,
     otherwise: str = "",
     is_step: bool = False,
+    has_args: bool = True,
 ) -> NewJob:
     """Return the job that an enqueue request describes.
 
@@ -179,13 +181,13 @@ def read_job(
         Time at which the request was accepted, in microseconds since the epoch; relative times count from it.
     largest:
         Maximum size of the job as JSON, in bytes.
-    tenant:
-        The tenant of the job; ``None``: the tenant that its ``meta`` names.
-    otherwise:
-        The tenant if ``tenant`` is ``None`` and ``meta`` names none.
+    tenant, otherwise:
+        The tenant of the job; ``None``: the tenant that its ``meta`` names, or else ``otherwise``.
     is_step:
         Whether a workflow makes the request, and ``workflow_id`` and ``workflow_step`` are its own. By default they are
         ignored, as other attributes that only the server sets.
+    has_args:
+        Whether it has the arguments and the metadata of a job. The defaults of a job type lack what a unique key needs.
 
     Raises
     ------
@@ -193,10 +195,8 @@ def read_job(
         An attribute is missing or malformed, or ``meta`` names another tenant.
     InvalidPolicy
         The retry policy is invalid.
-    InvalidPayload
-        The job is nested too deeply.
-    PayloadTooLarge
-        The job is larger than ``largest``, or its ``meta`` than 64 KiB.
+    InvalidPayload, PayloadTooLarge
+        The job is nested too deeply, or larger than ``largest``, or its ``meta`` than 64 KiB.
 
     Spec: ojs-http-binding 9.1, ojs-multi-tenancy 5
     """
@@ -206,8 +206,7 @@ def read_job(
     options = _options(_take_options(members), members)
     owner, meta = read_owner(_read_meta(members), tenant, otherwise)
     _check_version(_pop(members, "specversion"))
-    if members:
-        members = _own_attributes(members, is_step)
+    members = _own_attributes(members, is_step) if members else members
     scheduled_at = None if options.scheduled_at is None else options.scheduled_at.at(now)
     expires_at = None if options.expires_at is None else options.expires_at.at(now)
     latest_start, deadline_bits = _deadlines(options, expires_at, now)
@@ -239,7 +238,7 @@ def read_job(
         timeout=attributes.timeout or options.timeout,
         lease=options.lease,
         unique=options.unique,
-        unique_key=None if options.unique is None else _unique_key(options, owner, type, args, meta),
+        unique_key=_unique_key(options, owner, type, args, meta) if has_args else None,
         queue_rate=options.queue_rate,
         limit=None if options.limit is None else _limit_of(options.limit, owner),
         tenant=owner,
@@ -456,11 +455,18 @@ def _limit_of(policy: RateLimitPolicy, owner: str) -> RateLimitPolicy:
     return msgspec.structs.replace(policy, key=qualify(owner, policy.key)) if owner else policy
 
 
-def _unique_key(options: ParsedOptions, owner: str, type: str, args: bytes, meta: bytes) -> str:
-    assert options.unique is not None
+def _unique_key(options: ParsedOptions, owner: str, type: str, args: bytes, meta: bytes) -> str | None:
+    policy = options.unique
+    if policy is None:
+        return None
     args_value, meta_value = read_value(args, "args"), read_value(meta, "meta")
+    if "args" in policy.keys and are_encoded(args_value, meta_value):
+        raise InvalidRequest(
+            "unique.keys has 'args', which a codec has encoded: the server cannot compare them. Set 'unique' in the "
+            "application that encodes the arguments, which sends a digest of them, or leave 'args' out of unique.keys.",
+            field="unique.keys",
+        )
     try:
-        key = fingerprint(options.unique, type=type, queue=options.queue, args=args_value, meta=meta_value)
-        return qualify(owner, key)
+        return qualify(owner, fingerprint(policy, type=type, queue=options.queue, args=args_value, meta=meta_value))
     except ValueError as error:
         raise InvalidRequest(f"The job's unique key cannot be computed: {error}.", field="unique") from None
