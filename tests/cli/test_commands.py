@@ -49,14 +49,18 @@ class Ojster:
 
     def __call__(self, *arguments: str, expect: int = 0) -> str:
         environment = {"OJSTER_DATABASE_URL": self.url, "PATH": "/usr/bin:/bin", "HOME": str(self.folder)}
-        run = self.run_process if PROCESSES & set(arguments[:1]) else self.run_here
-        code, output, errors = run(arguments, environment)
+        code, output, errors = self.run(arguments, environment)
         assert code == expect, output + errors
         assert "Traceback" not in errors
         return output if expect == 0 else output + errors
 
+    def run(self, arguments: Sequence[str], environment: dict[str, str]) -> tuple[int, str, str]:
+        """Run a command, in a process of its own if it needs one; return its exit code, output and errors."""
+        run = self.run_process if PROCESSES & set(arguments[:1]) else self.run_here
+        return run(arguments, environment)
+
     def run_process(self, arguments: Sequence[str], environment: dict[str, str]) -> tuple[int, str, str]:
-        """Run a command in a process of its own; return its exit code, output and errors."""
+        """Run a command in a process of its own."""
         command = [sys.executable, "-m", "ojster", *arguments]
         done = forked.run(command, cwd=self.folder, env=environment)
         return done.returncode, done.stdout, done.stderr

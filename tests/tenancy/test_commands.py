@@ -29,10 +29,10 @@ class Guarded(Ojster):
     def with_token(self, token: str, *arguments: str, expect: int = 0) -> str:
         environment = {"OJSTER_DATABASE_URL": self.server, "OJSTER_TOKEN": token, "PATH": "/usr/bin:/bin"}
         deadline = time.monotonic() + PATIENCE
-        code, output, errors = self.run_here(arguments, environment)
+        code, output, errors = self.run(arguments, environment)
         while expect == 0 and "not issued here" in errors and time.monotonic() < deadline:
             time.sleep(0.05)  # the server learns a moment later what was written beside it
-            code, output, errors = self.run_here(arguments, environment)
+            code, output, errors = self.run(arguments, environment)
         assert code == expect, output + errors
         return output + errors
 
