@@ -248,16 +248,24 @@ class Counted:
             self.free.put(number)
 
 
+def time_out(context: JobContext, loop: asyncio.AbstractEventLoop) -> None:
+    """Let the time of an attempt be over now, in a thread."""
+    assert context.time_limit is not None
+    loop.call_soon_threadsafe(context.time_limit.reschedule, 0)
+
+
 async def test_what_a_thread_still_uses_after_its_timeout_is_not_given_to_another(empty: App) -> None:
-    pool = Counted(1)
-    go_on = threading.Event()
+    pool, loop = Counted(1), asyncio.get_running_loop()
+    begun, go_on = asyncio.Event(), threading.Event()
     used: list[tuple[str, int]] = []
 
     def connection(given: int = Depends(pool.__call__)) -> int:
         return given
 
-    @empty.job("slow", timeout=0.2, retry=1)
-    def slow(one: int = Depends(connection)) -> None:
+    @empty.job("slow", timeout=PATIENCE, retry=1)
+    def slow(context: JobContext, one: int = Depends(connection)) -> None:
+        time_out(context, loop)
+        loop.call_soon_threadsafe(begun.set)
         go_on.wait(PATIENCE)
         used.append(("slow", one))
 
@@ -265,13 +273,18 @@ async def test_what_a_thread_still_uses_after_its_timeout_is_not_given_to_anothe
     def quick(one: int = Depends(connection)) -> None:
         used.append(("quick", one))
 
-    first, second = await slow.aenqueue(), await quick.aenqueue()
+    first = await slow.aenqueue()
     worker = Worker(empty, concurrency=2)
     running = asyncio.create_task(worker.run())
+    async with asyncio.timeout(PATIENCE):
+        await begun.wait()
+        while not worker.abandoned:
+            await asyncio.sleep(0.01)
+    assert pool.free.empty()
+    second = await quick.aenqueue()
+    go_on.set()
     with pytest.raises(JobFailed, match="timeout"):
         await first.aresult(PATIENCE)
-    assert pool.free.empty()
-    go_on.set()
     await second.aresult(PATIENCE)
     assert used == [("slow", 0), ("quick", 0)]
     worker.stop()
@@ -296,12 +309,13 @@ async def test_factories_that_wait_for_each_other_do_not_stop_the_worker(empty: 
 
 
 async def test_a_factory_that_hangs_is_counted_as_a_thread_that_goes_on(empty: App) -> None:
-    go_on = threading.Event()
+    go_on, loop = threading.Event(), asyncio.get_running_loop()
 
     def hang() -> None:
+        time_out(current_job(), loop)
         go_on.wait(PATIENCE)
 
-    @empty.job("one", timeout=0.1, retry=1)
+    @empty.job("one", timeout=PATIENCE, retry=1)
     def one(_: None = Depends(hang)) -> None: ...
 
     handle = await one.aenqueue()
