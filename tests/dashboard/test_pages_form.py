@@ -225,3 +225,36 @@ async def test_a_phone_shows_the_state_of_a_job_beside_its_long_error(bench: Ben
     box = await page.get_by_role("row").locator(".state").bounding_box()
     assert box is not None
     assert box["x"] + box["width"] <= 390
+
+
+CUT = """
+[...document.querySelectorAll("body *")].filter((one) => {
+  const { left, right, height } = one.getBoundingClientRect();
+  const isBar = (at) => ["auto", "scroll"].includes(getComputedStyle(at).overflowX);
+  const scrolls = (at) => at && (isBar(at) || scrolls(at.parentElement));
+  const isElsewhere = one.closest("svg, canvas, .nav, .hidden, .skip, .clip, .facets .name") || scrolls(one);
+  const card = one.closest(".card")?.getBoundingClientRect();
+  return height && !isElsewhere && (left < 0 || right > innerWidth + 1 || right > (card?.right ?? innerWidth) + 1);
+}).map((one) => `${one.tagName} ${one.textContent.slice(0, 40)}`)
+"""
+"""What stands beyond the edge of the window or of its card, where nobody can scroll to it."""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+async def test_a_word_without_an_end_and_a_row_of_choices_stay_within_their_page(
+    bench: Bench, server: str, page: Page, width: int
+) -> None:
+    name = "n" * 120
+    await bench.push(f"t{name}", queue=f"q{name}")
+    await bench.push("lost", queue="bad", retry={"max_attempts": 1})
+    await bench.fail(await bench.fetch_one("bad"), type=f"E{name}", message="m" * 300, backtrace=("l" * 300,))
+    step = {"type": "pay", "id": f"s{name}", "args": [], "options": {"queue": "steps"}}
+    workflow = await data.create(bench, {"type": "chain", "name": f"w{name}", "steps": [step]})
+    await bench.fail(await bench.fetch_one("steps"), retryable=False, type=f"E{name}", message="m" * 300)
+    calls = f"{server}/ojs/v1/jobs?queue="
+    ids = [(await (await page.request.get(calls + queue)).json())["jobs"][0]["id"] for queue in (f"q{name}", "bad")]
+    await page.set_viewport_size({"width": width, "height": 800})
+    ones = (f"queues/q{name}", f"workflows/{workflow}", *(f"jobs/{id}" for id in ids))
+    for path in ("", "jobs", "workflows", "errors", "queues", "events", *ones):
+        await open_page(page, server, path)
+        assert await page.evaluate(CUT) == [], path
