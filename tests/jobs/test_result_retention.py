@@ -13,8 +13,9 @@ from ojster.core.refusals import ResultTooLarge
 from ojster.core.settings import ServiceRetention, ServiceSettings
 from ojster.jobs.messages import Acknowledgement
 from ojster.schedules.retention import forget
+from ojster.workflows.run.fork import Fork
 from tests.conftest import Bench, Http, request, shown
-from tests.workflows.bench import WorkflowBench
+from tests.workflows.bench import WorkflowBench, chain, job, ref
 
 pytestmark = pytest.mark.anyio
 
@@ -133,6 +134,26 @@ async def test_the_result_of_a_step_is_kept_until_its_workflow_ends(flow: Workfl
     (second,) = await flow.take()
     assert second.args == ["kept"]
     await flow.ack(second)
+    await prune(flow, 3600)
+    assert (await flow.find(first)).result is None
+
+
+async def test_the_result_of_a_step_is_kept_until_the_forks_of_its_workflow_end(flow: WorkflowBench) -> None:
+    kept = job("a", id="a", result_ttl=60)
+    await flow.create(chain(kept, {"type": "gate", "id": "go"}, job("b", ref("steps.a.result")), job("c")))
+    (first,) = await flow.take()
+    await flow.ack(first, b'"kept"')
+    await flow.review("go", "approve")
+    assert await flow.work() == ["b", "c"]
+    flow.id = (await flow.service.workflows.fork(Fork(flow.id, "2"))).id
+    assert await flow.work() == ["b", "c"]
+    flow.id = (await flow.service.workflows.fork(Fork(flow.id, "go"))).id
+    await prune(flow, 3600)
+    await flow.review("go", "approve")
+    (second,) = await flow.take()
+    assert (second.args, msgspec.json.decode(second.parent_results or b"")[0]) == (["kept"], "kept")
+    await flow.ack(second)
+    assert await flow.work() == ["c"]
     await prune(flow, 3600)
     assert (await flow.find(first)).result is None
 

@@ -81,7 +81,7 @@ def write_expiry(tx: Transaction, jobs: Sequence[Job]) -> None:
 def prune_results(tx: Transaction, room: int) -> int:
     """Delete the results whose time has come, at most ``room``; return their number.
 
-    Those of steps are kept until their workflow has ended, because other steps may refer to them.
+    Those of steps are kept until their workflow and its forks have ended, because other steps may refer to them.
     """
     # Servers share the work: each prunes results of jobs that no other one has locked.
     rows = tx.execute(
@@ -103,10 +103,28 @@ def prune_results(tx: Transaction, room: int) -> int:
 
 
 def _unfinished(tx: Transaction, workflows: set[int]) -> set[int]:
+    """Return the workflows that have not finished, or of which a fork has not, or a fork of that."""
     if not workflows:
         return set()
     rows = tx.execute(
-        f"SELECT seq FROM workflows WHERE finished_at IS NULL AND seq {tx.among}", (tx.integers(sorted(workflows)),)
+        f"""
+        SELECT DISTINCT origin
+        FROM (
+            WITH RECURSIVE runs (origin, id, finished_at) AS (
+                SELECT seq, id, finished_at
+                FROM workflows
+                WHERE seq {tx.among}
+                UNION ALL
+                SELECT r.origin, f.id, f.finished_at
+                FROM workflows AS f
+                JOIN runs AS r ON f.forked_from = r.id
+            )
+            SELECT origin
+            FROM runs
+            WHERE finished_at IS NULL
+        ) AS unfinished
+        """,
+        (tx.integers(sorted(workflows)),),
     )
     return {seq for (seq,) in rows}
 
