@@ -40,6 +40,11 @@ R = TypeVar("R")
 OpenTransaction = Callable[[], AbstractContextManager[Transaction]]
 """Opens a transaction: commits at the end of the block, rolls back if the block raises. Used by one thread alone."""
 
+
+class StatementRefused(Exception):
+    """The database refuses a statement, for a reason that may concern one of several calls alone, and may pass."""
+
+
 MAX_ARGUMENTS: Final = 1_000
 """Maximum number of arguments in one transaction, to bound the duration of each call."""
 
@@ -369,6 +374,8 @@ class Dispatcher:
             for call in calls:
                 self._execute(transaction, [call], {}, MAX_TRIES_ALONE)
             return
+        if isinstance(error, StatementRefused):
+            error = BackendUnavailable(str(error))
         for call in calls:
             call.error = _as_ojster_error(error, call)
         if not calls:

@@ -18,7 +18,7 @@ from ojster.core.errors import BackendUnavailable, InvalidRequest
 from ojster.core.settings import ServiceSettings
 from ojster.storage.call import TransactionFunction
 from ojster.storage.database import LISTEN_VARIABLE, Database, ReplicaState, topics_of, topics_of_ends
-from ojster.storage.dispatcher import Dispatcher
+from ojster.storage.dispatcher import Dispatcher, StatementRefused
 from ojster.storage.postgres.clock import ServerClock
 from ojster.storage.postgres.notifier import ListeningConnection, PostgresNotifier, messages
 from ojster.storage.postgres.pipeline import ANSWER_TIMEOUT_SECONDS, ConnectionLost, PipelineConnection, StatementFailed
@@ -206,6 +206,15 @@ class PostgresDatabase(Database):
         self._suspected_until = max(self._suspected_until, moment)
         self._notifier.check()
 
+    def _explain(self, error: StatementFailed) -> None:
+        """Raise the error that says why a statement failed, unless it is a mistake of Ojster."""
+        if error.sqlstate.startswith(_UNUSABLE):
+            raise self._unavailable(error) from error
+        if error.sqlstate in _REFUSED:
+            raise StatementRefused(self._unavailable(error).message) from error
+        if error.sqlstate.startswith(_BAD_VALUE):
+            raise InvalidRequest(f"The database refuses a value: {error}.") from error
+
     def _unavailable(self, error: Exception) -> BackendUnavailable:
         return BackendUnavailable(f"The database {self.url.shown} cannot be used: {' '.join(str(error).split())}")
 
@@ -265,11 +274,9 @@ class _TransactionConnection:
             self._roll_back()
             if error.sqlstate == READ_ONLY:
                 self.disconnect()  # after a failover, another server accepts writes
-            if error.sqlstate == READ_ONLY or error.sqlstate[:2] in _UNUSABLE:
+            if error.sqlstate.startswith(_UNUSABLE):
                 database.outages.begin()
-                raise database._unavailable(error) from error
-            if error.sqlstate[:2] == _BAD_VALUE:
-                raise InvalidRequest(f"The database refuses a value: {error}.") from error
+            database._explain(error)
             raise
         except BaseException:
             self._roll_back()
@@ -289,6 +296,10 @@ class _TransactionConnection:
         except ConnectionLost as error:
             self._lose()
             raise TryAgain(str(error), lost=True) from error
+        except StatementFailed as error:
+            self._roll_back()
+            self._database._explain(error)
+            raise
         except BaseException:
             self._roll_back()
             raise
@@ -417,6 +428,10 @@ READ_ONLY: Final = "25006"
 _BAD_VALUE: Final = "22"
 """SQLSTATE class of invalid values."""
 
-_UNUSABLE: Final = ("53", "58", "XX")
-"""SQLSTATE classes of an unusable database: resources exhausted (disk full, too many connections), system errors,
-corruption."""
+_UNUSABLE: Final = (READ_ONLY, "53", "58", "XX")
+"""SQLSTATEs, or their classes, of an unusable database: read-only, resources exhausted (disk full, too many
+connections), system errors, corruption."""
+
+_REFUSED: Final = ("57014", "42501", "42P01", "3F000")
+"""SQLSTATEs of a statement that ran into a time limit or was cancelled, of a missing right, and of a table or schema
+that does not exist, as while a dump is restored. Other statements may succeed."""
