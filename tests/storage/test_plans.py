@@ -15,7 +15,7 @@ import pytest
 
 from ojster.core.job_table import PLAIN, WITH_LIMIT, WITH_NEEDS
 from ojster.fleet import matching
-from ojster.queues import gates
+from ojster.queues import gates, limits
 from ojster.storage.sqlite import statements as known
 from ojster.storage.sqlite.schema import migrate
 from ojster.storage.sqlite.statements import plan_once
@@ -44,7 +44,7 @@ HOT = {
         "SEARCH jobs USING COVERING INDEX jobs_needing (queue=? AND tenant=? AND needs>?)", (matching._KINDS,)
     ),
     "keys of limits": Hot("INDEX jobs_limited (queue=? AND tenant=? AND limit_key>?)", (gates._HEADS,)),
-    "active jobs of a limit": Hot("INDEX jobs_limit (limit_key=?", (gates._ACTIVE, "SELECT count(*)")),
+    "active jobs of a limit": Hot("INDEX jobs_limit (limit_key=?", (limits.ACTIVE_WITH_KEY, "SELECT count(*)")),
     "active jobs with requirements": Hot("COVERING INDEX jobs_needing_active (queue=?", (matching._ACTIVE,)),
     "start jobs": Hot("SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)", (known.START_JOBS,)),
     "complete jobs": Hot("SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)", (known.COMPLETE_JOBS,)),

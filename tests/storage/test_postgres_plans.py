@@ -14,7 +14,7 @@ import pytest
 
 from ojster.core.job_table import PLAIN, WITH_LIMIT, WITH_NEEDS
 from ojster.fleet import matching
-from ojster.queues import gates
+from ojster.queues import gates, limits
 from ojster.storage.postgres import statements
 from ojster.storage.postgres.database import WRITER_SETTINGS
 from ojster.storage.postgres.pipeline import translate
@@ -49,7 +49,7 @@ HOT = {
     "queues with jobs that need something": Hot("jobs_needing", "queue", (statements.WITH_JOBS,)),
     "kinds of requirements": Hot("jobs_needing", "queue tenant needs", (matching._KINDS,)),
     "keys of limits": Hot("jobs_limited", "queue tenant limit_key", (gates._HEADS,)),
-    "active jobs of a limit": Hot("jobs_limit", "limit_key", (gates._ACTIVE, "SELECT count(*)")),
+    "active jobs of a limit": Hot("jobs_limit", "limit_key", (limits.ACTIVE_WITH_KEY, "SELECT count(*)")),
     "active jobs with requirements": Hot("jobs_needing_active", "queue", (matching._ACTIVE,)),
     "start jobs": Hot("jobs_pkey", "seq", (statements.START_JOBS,)),
     "start a job": Hot("jobs_pkey", "seq", (statements.START_JOB,)),

@@ -10,17 +10,10 @@ import msgspec
 from ojster.core.job import Job
 from ojster.core.job_table import AVAILABLE_HERE, next_values
 from ojster.core.queue_names import names_opened
-from ojster.queues.limits import UNLIMITED, Limit, count_active, find_limit, limit_of, write_limit
+from ojster.jobs.claim_policy import UNLIMITED
+from ojster.queues.limits import ACTIVE_WITH_KEY, LIMIT_COLUMNS, Limit, count_active, find_limit, limit_of, write_limit
 from ojster.queues.wire import show_limits
 from ojster.storage.transaction import Transaction
-
-_ACTIVE: Final = "state = 'active' AND finished_at IS NULL AND limit_key"
-"""SQL: the active jobs with a key. Worded like the partial index on unfinished jobs with a key."""
-
-_COLUMNS: Final = (
-    "key, queues, concurrency, rate_limit, rate_period, throttle_limit, throttle_period, on_limit, override, "
-    "override_until, window_started_at, window_used, next_start_at, blocked_until, opens_at, exceeded"
-)
 
 MAX_KEYS_PER_READ: Final = 200
 """Maximum number of keys that a claim reads from one queue at a time."""
@@ -156,10 +149,12 @@ class Head(msgspec.Struct, frozen=True):
     active: int
 
 
-_COLUMNS_OF_R: Final = ", ".join(f"r.{column.strip()}" for column in _COLUMNS.split(","))
+_COLUMNS_OF_R: Final = ", ".join(f"r.{column.strip()}" for column in LIMIT_COLUMNS.split(","))
 
 _HEADS: Final = f"""
-    SELECT j.priority, j.seq, (SELECT count(*) FROM jobs WHERE {_ACTIVE} = first.name), first.name, {_COLUMNS_OF_R}
+    SELECT
+        j.priority, j.seq, (SELECT count(*) FROM jobs WHERE {ACTIVE_WITH_KEY} = first.name), first.name,
+        {_COLUMNS_OF_R}
     FROM ({next_values("limit_key", AVAILABLE_HERE)}) AS first
     JOIN jobs AS j ON j.seq = (
         SELECT seq {AVAILABLE_HERE} AND limit_key = first.name ORDER BY priority DESC, seq LIMIT 1

@@ -6,7 +6,6 @@ Spec: ojs-rate-limiting 10
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 import msgspec
 
@@ -15,14 +14,18 @@ from ojster.core.errors import OjsterError
 from ojster.core.job import Job
 from ojster.core.tenant import NO_TENANT_END, NO_TENANT_START, called, names_of
 from ojster.jobs.reason import LimitUse
-from ojster.queues.limits import QUEUE_PREFIX, Limit, count_active, find_limit, key_of_queue, limit_of, no_limit
+from ojster.queues.limits import (
+    LIMIT_COLUMNS,
+    QUEUE_PREFIX,
+    Limit,
+    count_active,
+    find_limit,
+    key_of_queue,
+    limit_of,
+    no_limit,
+)
 from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
-
-_COLUMNS: Final = (
-    "key, queues, concurrency, rate_limit, rate_period, throttle_limit, throttle_period, on_limit, override, "
-    "override_until, window_started_at, window_used, next_start_at, blocked_until, opens_at, exceeded"
-)
 
 
 class LimitState(msgspec.Struct, frozen=True):
@@ -108,7 +111,7 @@ def list_limits(tx: Transaction, page: tuple[str, int, int]) -> tuple[list[Limit
     bounds = {"first": first, "end": end}
     rows = tx.execute(
         f"""
-        SELECT {_COLUMNS}
+        SELECT {LIMIT_COLUMNS}
         FROM rate_limits
         WHERE key >= :first AND key < :end
         ORDER BY key

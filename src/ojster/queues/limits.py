@@ -25,11 +25,8 @@ from ojster.core.timestamps import format_timestamp
 from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
 
-_ACTIVE: Final = "state = 'active' AND finished_at IS NULL AND limit_key"
+ACTIVE_WITH_KEY: Final = "state = 'active' AND finished_at IS NULL AND limit_key"
 """SQL: the active jobs with a key. Worded like the partial index on unfinished jobs with a key."""
-
-UNLIMITED: Final = 1_000_000
-"""Number of jobs that may start if there is no limit."""
 
 RESCHEDULE_DELAY_US: Final = 5 * SECOND
 """Delay of a job that is rescheduled while the next opening of its limit is unknown, in microseconds."""
@@ -40,10 +37,11 @@ LOCKED_RETRY_US: Final = 20_000
 QUEUE_PREFIX: Final = "/queue/"
 WORKER_PREFIX: Final = "/worker/"
 
-_COLUMNS: Final = (
+LIMIT_COLUMNS: Final = (
     "key, queues, concurrency, rate_limit, rate_period, throttle_limit, throttle_period, on_limit, override, "
     "override_until, window_started_at, window_used, next_start_at, blocked_until, opens_at, exceeded"
 )
+"""The columns of ``rate_limits``, in the order of the fields of ``Limit``."""
 
 
 class Limit(msgspec.Struct):
@@ -127,7 +125,7 @@ def key_of_worker(worker_id: str) -> str:
 
 def find_limit(tx: Transaction, key: str, lock: str = "") -> Limit | None:
     """Return a limit, or ``None``. ``lock`` is the locking clause of the SELECT."""
-    rows = tx.execute(f"SELECT {_COLUMNS} FROM rate_limits WHERE key = :key" + lock, {"key": key})
+    rows = tx.execute(f"SELECT {LIMIT_COLUMNS} FROM rate_limits WHERE key = :key" + lock, {"key": key})
     return limit_of(rows[0]) if rows else None
 
 
@@ -284,7 +282,7 @@ def count_active(tx: Transaction, key: str) -> int:
         )
         return int(counted)
     if not key.startswith(QUEUE_PREFIX):
-        return int(tx.execute(f"SELECT count(*) FROM jobs WHERE {_ACTIVE} = :key", {"key": key})[0][0])
+        return int(tx.execute(f"SELECT count(*) FROM jobs WHERE {ACTIVE_WITH_KEY} = :key", {"key": key})[0][0])
     queue = key.removeprefix(QUEUE_PREFIX)
     ((counted,),) = tx.execute(
         "SELECT CAST(coalesce(sum(jobs), 0) AS BIGINT) FROM job_counts WHERE queue = :queue AND state = 'active'",
