@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from ojster.core.errors import Forbidden
+from ojster.core.parsing import matches_any
 from ojster.core.tenant import check_tenant
 
 
@@ -188,7 +189,7 @@ class Access(msgspec.Struct, frozen=True):
 
     def covers(self, queue: str) -> bool:
         """Return whether the token covers a queue: whether it is limited to no queues, or to this one among others."""
-        return not self.queues or any(_matches(queue, pattern) for pattern in self.queues)
+        return not self.queues or matches_any(queue, self.queues)
 
     def check_queue(self, queue: str) -> None:
         """Check that the token covers a queue.
@@ -220,10 +221,6 @@ class Access(msgspec.Struct, frozen=True):
             raise Forbidden(
                 f"{what} needs a token for all queues; {self.who!r} is limited to {', '.join(self.queues)}."
             )
-
-
-def _matches(queue: str, pattern: str) -> bool:
-    return queue.startswith(pattern[:-1]) if pattern.endswith("*") else queue == pattern
 
 
 def covers(pattern: str, other: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import Enum, EnumType
 from functools import cache
 from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin
@@ -104,6 +104,11 @@ def has_bounds(kind: Any) -> bool:
         return any(has_bounds(field.type) for field in msgspec.structs.fields(kind))
     is_bounded = any(isinstance(meta, msgspec.Meta) for meta in getattr(kind, "__metadata__", ()))
     return is_bounded or any(map(has_bounds, get_args(kind)))
+
+
+def matches_any(text: str, patterns: Iterable[str]) -> bool:
+    """Return whether a text is one of the patterns, or begins as one that ends in ``*``."""
+    return any(text.startswith(pattern[:-1]) if pattern.endswith("*") else text == pattern for pattern in patterns)
 
 
 def meant_by(name: str, known: Collection[str]) -> str | None:

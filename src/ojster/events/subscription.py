@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from ojster.core.parsing import matches_any
 from ojster.core.signatures import keys_at
 from ojster.storage.memory import Remembered
 from ojster.storage.transaction import Transaction
@@ -80,7 +81,7 @@ class Subscription(msgspec.Struct, frozen=True):
             return False
         if self.job_types and job_type not in self.job_types:
             return False
-        return any(type == wanted or (wanted.endswith("*") and type.startswith(wanted[:-1])) for wanted in self.events)
+        return matches_any(type, self.events)
 
 
 decode_subscription: Final = msgspec.json.Decoder(Subscription).decode

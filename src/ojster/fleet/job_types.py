@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from ojster.core.errors import InvalidRequest
+from ojster.core.parsing import matches_any
 
 MAX_TYPE_PATTERNS: Final = 100
 """Maximum number of patterns in a list."""
@@ -33,8 +34,8 @@ class Types(msgspec.Struct, frozen=True):
     def accepts(self, type: str) -> bool:
         """Whether jobs of a type are accepted."""
         if self.allowed is not None:
-            return any(_matches(type, pattern) for pattern in self.allowed)
-        return not any(_matches(type, pattern) for pattern in self.denied)
+            return matches_any(type, self.allowed)
+        return not matches_any(type, self.denied)
 
     def condition(self, column: str) -> tuple[str, list[str | int]]:
         """Return an SQL condition to append to others (`` AND …``) that selects these types, and its parameters."""
@@ -53,10 +54,6 @@ class Types(msgspec.Struct, frozen=True):
 
 
 ALL: Final = Types()
-
-
-def _matches(type: str, pattern: str) -> bool:
-    return type.startswith(pattern[:-1]) if pattern.endswith("*") else type == pattern
 
 
 def read_patterns(patterns: Sequence[str], name: str) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, get_args
 
 import msgspec
 
+from ojster.core.parsing import matches_any
 from ojster.core.tenant import NO_TENANT_END, NO_TENANT_START, called, names_of
 from ojster.jobs import search
 from ojster.jobs.filter_walk import JobFilter, conditions, values_of
@@ -175,7 +176,7 @@ def _fits(key: _Combination, chosen: JobFilter, place: int) -> bool:
     wanted = values_of((chosen.queue, chosen.type, chosen.error_type)[place - 1])
     if not wanted or value is None:
         return not wanted
-    return any(value.startswith(text[:-1]) if text.endswith("*") else value == text for text in wanted)
+    return matches_any(value, wanted)
 
 
 def _exact(tx: Transaction, chosen: JobFilter, scope: Scope) -> dict[Facet, Counter[str]]:

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from ojster.core.json_objects import Members
+from ojster.core.parsing import matches_any
 from ojster.core.refusals import JobTypeNotAllowed
 from ojster.fleet.ml_resources import ResourceLimits
 from ojster.jobs.job_types import defaults_by_type, with_defaults
@@ -70,7 +71,7 @@ class Rules(msgspec.Struct, frozen=True):
         JobTypeNotAllowed
             It does not.
         """
-        if self.allowed_job_types and not any(_matches(type, allowed) for allowed in self.allowed_job_types):
+        if self.allowed_job_types and not matches_any(type, self.allowed_job_types):
             raise JobTypeNotAllowed(
                 f"The queue {queue!r} does not take jobs of type {type!r}, only {', '.join(self.allowed_job_types)}. "
                 "Use another queue, or change its 'allowed_job_types'.",
@@ -96,10 +97,6 @@ class Rules(msgspec.Struct, frozen=True):
     def are_about_resources(self) -> bool:
         """Whether the rules set resource defaults or limits."""
         return bool(self.ml_defaults) or self.ml_limits != ResourceLimits()
-
-
-def _matches(type: str, allowed: str) -> bool:
-    return type.startswith(allowed[:-1]) if allowed.endswith("*") else type == allowed
 
 
 _decode: Final = msgspec.json.Decoder(Rules).decode

@@ -14,6 +14,7 @@ import msgspec
 from ojster.core.durations import MONTH, SECOND, parse_duration
 from ojster.core.errors import InvalidRequest
 from ojster.core.json_objects import Members
+from ojster.core.parsing import matches_any
 from ojster.core.references import Reference, Unresolvable, follow
 from ojster.jobs.names import DEFAULT_QUEUE, check_queue_name, check_type
 
@@ -56,9 +57,9 @@ class TriggerMatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def covers(self, event: CloudEvent) -> bool:
         """Whether an event is one of them."""
         return (
-            _begins(self.type, event.type)
+            matches_any(event.type, (self.type,))
             and _is_meant(self.type, event)
-            and (self.source is None or _begins(self.source, event.source))
+            and (self.source is None or matches_any(event.source, (self.source,)))
             and (self.subject is None or fnmatchcase(event.subject or "", self.subject))
         )
 
@@ -181,10 +182,6 @@ def _as_arguments(value: bytes) -> bytes:
     """Return arguments: a list as it is, any other value as the only one, and none for no value."""
     first = value.lstrip()[:1]
     return b"[]" if first in (b"", b"n") else value if first == b"[" else b"[%b]" % value
-
-
-def _begins(pattern: str, text: str) -> bool:
-    return text.startswith(pattern[:-1]) if pattern.endswith("*") else text == pattern
 
 
 def _is_meant(pattern: str, event: CloudEvent) -> bool:
