@@ -54,6 +54,11 @@ def test_each_command_line_is_valid(words: list[str]) -> None:
     command.make_context(name, rest, parent=Context(cli))
 
 
+def test_a_unit_stops_its_main_process_alone() -> None:
+    for unit in (DEPLOY / "systemd").glob("*.service"):  # else child processes would die with the jobs that they run
+        assert "\nKillMode=mixed\n" in unit.read_text(), unit.name
+
+
 def queries() -> Iterator[tuple[str, str]]:
     rules = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yaml").read_text())
     for group in rules["groups"]:
