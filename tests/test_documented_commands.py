@@ -9,7 +9,9 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
+from ojster import App
 from ojster.cli.main import cli
 
 ROOT = Path(__file__).parent.parent
@@ -87,3 +89,30 @@ def test_a_documented_command_exists_with_its_options(page: str, line: str) -> N
             command, context = found, click.Context(found, parent=context)
     known = {name for one in command.get_params(context) for name in (*one.opts, *one.secondary_opts)}
     assert set(options) <= known
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A working directory with the files that the documented commands read."""
+    folder = tmp_path_factory.mktemp("documented")
+    for name in ("app-2.0.tar.gz", "gist.yaml", "nightly.yaml"):
+        (folder / name).write_text("{name: a, type: chain, steps: []}")
+    App(f"sqlite:///{folder}/ojster.db").job_type("a").enqueue()
+    return folder
+
+
+NOT_RUN = {"bench", "completion", "dev", "mcp", "run", "serve", "top", "worker"}
+"""Commands that do not end, take long, or change the home directory."""
+
+
+@pytest.mark.parametrize(("page", "line"), [one for one in COMMANDS if one[1].split()[1] not in NOT_RUN])
+def test_a_documented_command_is_no_wrong_usage(
+    page: str, line: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv(
+        "OJSTER_DATABASE_URL", "postgresql://127.0.0.1:9/a" if "migrate" in line else "sqlite:///ojster.db"
+    )
+    words = shlex.split(re.sub(r" --(url|database) \S+| > .*", "", line))
+    done = CliRunner().invoke(cli, words[1:])
+    assert done.exit_code != 2, done.output
