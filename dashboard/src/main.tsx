@@ -1,5 +1,5 @@
-import { render } from "preact";
-import { useCallback, useEffect, useState } from "preact/hooks";
+import { type ComponentChildren, render } from "preact";
+import { useCallback, useContext, useEffect, useState } from "preact/hooks";
 import { Route, Router, Switch } from "wouter-preact";
 import { BASE, chooseWorkspace, onUnknownCaller } from "./api/client";
 import { restart } from "./api/live";
@@ -27,6 +27,14 @@ import { Shell } from "./ui/shell";
 import "./styles/tokens.css";
 import "./styles/base.css";
 import "./styles/parts.css";
+
+/** Workflows and schedules may push to any queue: whoever is limited to some cannot change them, and sees no buttons for it. */
+function OfAllQueues({ children }: { children: ComponentChildren }) {
+  const session = useContext(SessionContext);
+  if (!session?.queues.length) return <>{children}</>;
+  const operations = session.operations.filter((one) => one === "inspect");
+  return <SessionContext.Provider value={{ ...session, operations }}>{children}</SessionContext.Provider>;
+}
 
 function App() {
   const [session, setSession] = useState<Session | null>(null);
@@ -79,15 +87,15 @@ function App() {
               <Route path="/" component={OverviewPage} />
               <Route path="/jobs" component={JobsPage} />
               <Route path="/jobs/:id">{({ id }) => <JobPage id={id} key={id} />}</Route>
-              <Route path="/workflows" component={WorkflowsPage} />
+              <Route path="/workflows">{() => <OfAllQueues><WorkflowsPage /></OfAllQueues>}</Route>
               <Route path="/workflows/:id/compare/:other">
                 {({ id, other }) => <ComparePage id={id} other={other} key={id + other} />}
               </Route>
-              <Route path="/workflows/:id">{({ id }) => <WorkflowPage id={id} key={id} />}</Route>
+              <Route path="/workflows/:id">{({ id }) => <OfAllQueues><WorkflowPage id={id} key={id} /></OfAllQueues>}</Route>
               <Route path="/queues" component={QueuesPage} />
               <Route path="/queues/:name">{({ name }) => <QueuePage name={name} key={name} />}</Route>
               <Route path="/workers" component={WorkersPage} />
-              <Route path="/schedules" component={SchedulesPage} />
+              <Route path="/schedules">{() => <OfAllQueues><SchedulesPage /></OfAllQueues>}</Route>
               <Route path="/errors" component={ErrorsPage} />
               <Route path="/events" component={EventsPage} />
               <Route path="/collections" component={CollectionsPage} />

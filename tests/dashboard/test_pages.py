@@ -822,12 +822,23 @@ async def test_somebody_of_one_workspace_sees_that_alone(bench: Bench, page: Pag
         await page.get_by_role("button", name="Log in").click()
         await page.get_by_role("link", name="of.acme").wait_for()
         assert await page.get_by_text("of.others").count() == 0
-        assert await page.get_by_role("link", name="Settings").count() == 0
-        for name in ("Queues", "Workers", "Schedules", "Errors", "Events", "Workflows", "Collections", "Overview"):
+        pages = (
+            "Queues",
+            "Workers",
+            "Schedules",
+            "Errors",
+            "Events",
+            "Workflows",
+            "Collections",
+            "Overview",
+            "Settings",
+        )
+        for name in pages:
             await page.get_by_role("link", name=name, exact=True).click()
             await page.get_by_role("heading", level=1).wait_for()
             await is_loaded(page)
             assert await page.get_by_role("alert").count() == 0, name
+        assert await page.get_by_role("tab").all_inner_texts() == ["Server"]
 
 
 async def test_a_token_of_two_workspaces_shows_one_and_then_the_other(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,8 +11,9 @@ from ojster.core.access import Grant, Role
 from ojster.fleet.workers import Heartbeat
 from tests.browser import needs_browser
 from tests.conftest import Bench
+from tests.dashboard import data
 from tests.dashboard.conftest import BUILT, Watched
-from tests.dashboard.test_pages import faults, open_page
+from tests.dashboard.test_pages import faults, is_loaded, open_page
 from tests.server.test_connections import serving
 
 if TYPE_CHECKING:
@@ -72,6 +74,39 @@ async def test_the_settings_of_a_viewer_say_who_is_here_and_what_is_allowed(
             assert text in shown, text
         assert await page.get_by_role("tab").all_inner_texts() == ["Server"]
         assert await faults(page) == []
+
+
+@pytest.mark.parametrize("queues", [("bad", "mail"), ("bad*", "mail*")])
+async def test_a_token_of_some_queues_sees_those_on_every_page_and_no_button_that_is_refused(
+    bench: Bench, watched: Watched, page: Page, queues: tuple[str, ...]
+) -> None:
+    watched.expected = REFUSED
+    _, secret = await bench.service.tokens.create("ada", [Grant(Role.CONTRIBUTOR)], queues=queues)
+    await data.failing(bench)
+    await bench.push("mail.send", queue="mail")
+    await bench.push("secret", queue="hidden")
+    workflow = await data.release(bench)
+    async with serving(bench.service, guarded=True) as (_, port):
+        server = f"http://127.0.0.1:{port}"
+        await log_in(page, server, secret)
+        pages = ("Overview", "Jobs", "Errors", "Queues", "Workers", "Events", "Collections", "Settings")
+        assert [link.split("\n")[0].strip() for link in await page.locator("nav li").all_inner_texts()] == list(pages)
+        for name in pages:
+            await page.get_by_role("link", name=re.compile(f"^{name}")).first.click()
+            await page.get_by_role("heading", level=1, name=name).wait_for()
+            await is_loaded(page)
+            assert await page.get_by_role("alert").count() == 0, name
+            assert await page.get_by_text(re.compile("secret|hidden")).locator("visible=true").count() == 0, name
+        await page.get_by_text("bad, mail").wait_for()
+        await page.get_by_role("link", name="Jobs", exact=True).click()
+        await page.get_by_text("5 jobs match").wait_for()
+        await page.get_by_role("link", name=re.compile("^Errors")).click()
+        await page.get_by_role("button", name="Retry 4 jobs").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Retry 4 jobs").click()
+        await page.get_by_text("4 jobs retried.").wait_for()
+        await open_page(page, server, f"workflows/{workflow}", "Release 4.2")
+        for action in ("Cancel workflow", "Terminate workflow", "Hold workflow", "Approve step", "Fork workflow"):
+            assert await page.get_by_role("button", name=action).count() == 0, action
 
 
 async def test_workers_of_one_host_stand_together(bench: Bench, server: str, page: Page) -> None:

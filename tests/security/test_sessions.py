@@ -78,9 +78,16 @@ async def test_a_session_may_do_what_its_token_may(client: httpx.AsyncClient, be
     shown = (await log_in(client, await token(bench, Role.CONTRIBUTOR, "acme"))).json()
     assert (shown["tenants"], shown["is_global"]) == (["acme"], False)
     assert set(shown["operations"]) == {"cancel", "enqueue", "inspect"}
+    assert shown["queues"] == []
     pushed = await client.post("/ojs/v1/jobs", json={"type": "x", "args": []}, headers=OWN_PAGE)
     assert pushed.status_code == 201
     assert (await client.get("/ojs/v1/admin/attention", headers=OWN_PAGE)).status_code == 403
+
+
+async def test_a_session_says_to_which_queues_its_token_is_limited(client: httpx.AsyncClient, bench: Bench) -> None:
+    _, secret = await bench.service.tokens.create("ada", [Grant(Role.VIEWER)], queues=("mail", "shop.*"))
+    shown = (await log_in(client, secret)).json()
+    assert (shown["queues"], shown["tenants"], shown["is_global"]) == (["mail", "shop.*"], None, False)
 
 
 async def test_a_revoked_token_ends_its_sessions(client: httpx.AsyncClient, bench: Bench) -> None:

@@ -13,13 +13,17 @@ type Tab = "tenants" | "tokens" | "audit" | "system";
 
 const ROLES = ["viewer", "contributor", "producer", "worker", "coder", "owner"] as const;
 
+/** Whether the caller's token is for all workspaces, whichever is chosen: settings are those of the server. */
+const useIsEverywhere = (): boolean => useContext(SessionContext)?.tenants === null;
+
 export function AdminPage() {
   const may = useMay();
   const [path, go] = useLocation();
   const asked = new URLSearchParams(useSearch()).get("tab") as Tab | null;
 
+  const isEverywhere = useIsEverywhere();
   const tabs: [Tab, string][] = [["system", "Server"]];
-  if (may("admin")) tabs.push(["tenants", "Workspaces"], ["tokens", "Tokens"], ["audit", "Audit log"]);
+  if (may("admin") && isEverywhere) tabs.push(["tenants", "Workspaces"], ["tokens", "Tokens"], ["audit", "Audit log"]);
   const tab = tabs.some(([one]) => one === asked) ? (asked as Tab) : "system";
   return (
     <Page title="Settings">
@@ -56,6 +60,7 @@ function You() {
         facts={[
           ["Token", session.who ?? (session.needs_token ? null : "none: this server asks for no token")],
           ["Workspaces", session.tenants?.join(", ") ?? "all"],
+          ["Queues", session.queues.join(", ") || "all"],
           ["You may", session.operations.map((one) => RIGHTS[one] ?? one).join("; ")],
           ["Server", server.data && `${server.data.implementation.name} ${server.data.implementation.version} on ${server.data.backend}`],
         ]}
@@ -68,8 +73,9 @@ function You() {
 function System() {
   const may = useMay();
   const { act } = useDialogs();
-  const maintenance = useData("maintenance", () => accepted(client.GET("/ojs/v1/admin/system/maintenance")), { kinds: ["system"] });
-  const settings = useData(may("admin") ? "settings" : null, () => accepted(client.GET("/ojs/v1/admin/system/config")));
+  const isEverywhere = useIsEverywhere();
+  const maintenance = useData(isEverywhere ? "maintenance" : null, () => accepted(client.GET("/ojs/v1/admin/system/maintenance")), { kinds: ["system"] });
+  const settings = useData(may("admin") && isEverywhere ? "settings" : null, () => accepted(client.GET("/ojs/v1/admin/system/config")));
   const set = (enabled: boolean, reason?: string): Promise<unknown> =>
     accepted(client.POST("/ojs/v1/admin/system/maintenance", { body: { enabled, reason: reason || null } })).then(maintenance.reload);
   const change = async (isOn: boolean): Promise<void> => {
@@ -93,7 +99,7 @@ function System() {
   return (
     <div class="body stack">
       <You />
-      <Shown of={maintenance} rows={1}>
+      {isEverywhere && <Shown of={maintenance} rows={1}>
         {(data) => (
           <div class="head">
             <h2>Maintenance</h2>
@@ -105,8 +111,8 @@ function System() {
             )}
           </div>
         )}
-      </Shown>
-      {may("admin") && (
+      </Shown>}
+      {may("admin") && isEverywhere && (
         <Shown of={settings}>
           {(data) => (
             <Facts

@@ -1,7 +1,7 @@
 import { useState } from "preact/hooks";
 import { Link } from "wouter-preact";
 import { accepted, client, query } from "../api/client";
-import { useMay } from "../api/session";
+import { useMay, useOwnQueues } from "../api/session";
 import { useData } from "../api/use";
 import { useDialogs } from "../ui/dialogs";
 import { bytes, number, tail, Time } from "../ui/format";
@@ -13,7 +13,8 @@ export function CollectionsPage() {
   const collections = useData("collections", () => accepted(client.GET("/ojs/v1/collections")), { kinds: ["job"] });
   const server = useData("manifest", () => accepted(client.GET("/ojs/manifest")));
   const details = server.data?.capability_details as { files?: { store?: boolean } } | undefined;
-  const hasStore = details?.files?.store ?? false;
+  const isLimited = useOwnQueues().length > 0; // a list of files is one of all queues
+  const hasStore = (details?.files?.store ?? false) && !isLimited;
   const files = useData(hasStore ? "files" : null, () => accepted(client.GET("/ojs/v1/files", { params: { query: { limit: "100" } } })), { kinds: ["job"] });
   return (
     <Page title="Collections and files">

@@ -1,6 +1,6 @@
 import { useLocation, useSearch } from "wouter-preact";
 import { accepted, client, query, type Schemas } from "../api/client";
-import { useMay } from "../api/session";
+import { useMay, useOwnQueues } from "../api/session";
 import { useData } from "../api/use";
 import { useDialogs } from "../ui/dialogs";
 import { compact, many, number, Time } from "../ui/format";
@@ -26,12 +26,14 @@ export function ErrorsPage() {
     { kinds: ["job"] },
   );
   const may = useMay();
+  const own = useOwnQueues();
   const dialogs = useDialogs();
   const { act } = dialogs;
   const change = async (group: Group, action: "retry" | "delete"): Promise<void> => {
     const { type, error_type, pattern } = group;
     // As arrays: a comma in a text would be between two values.
-    const filter = { state: ["discarded"], type: [type], error_type: [error_type], ...(chosen.queue ? { queue: [chosen.queue] } : {}), error_pattern: pattern };
+    const queue = chosen.queue ? [chosen.queue] : own;
+    const filter = { state: ["discarded"], type: [type], error_type: [error_type], ...(queue.length ? { queue } : {}), error_pattern: pattern };
     const isRetry = action === "retry";
     await act(async () => {
       const foreseen = await foresee(action, filter);

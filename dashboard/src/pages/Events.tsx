@@ -1,7 +1,7 @@
 import { useState } from "preact/hooks";
 import { Link } from "wouter-preact";
 import { accepted, ApiError, client, query, type Schemas } from "../api/client";
-import { useIsGlobal, useMay } from "../api/session";
+import { useIsGlobal, useMay, useOwnQueues } from "../api/session";
 import { useData } from "../api/use";
 import { NewDialog, useDialogs } from "../ui/dialogs";
 import { exact, many, Time } from "../ui/format";
@@ -44,13 +44,14 @@ const MOST_PAGES = 20;
 
 function Feed() {
   const [kind, setKind] = useInAddress<string>("type", "");
+  const queues = useOwnQueues().join();
   const feed = useData(
     `feed ${kind}`,
     async () => {
       let events: Told[] = [];
       let after: string | null = null;
       for (let pages = 0; pages < MOST_PAGES; pages++) {
-        const asked = query({ types: kind, limit: 1000, recent: after === null ? "true" : null, after });
+        const asked = query({ types: kind, queues, limit: 1000, recent: after === null ? "true" : null, after });
         const page: Schemas["EventPage"] = await accepted(client.GET("/ojs/v1/events", { params: { query: asked } }));
         events = [...events, ...(page.events as unknown as Told[])].slice(-SHOWN);
         if (!page.has_more) break;

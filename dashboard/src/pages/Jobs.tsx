@@ -1,7 +1,7 @@
 import { useRef, useState } from "preact/hooks";
 import { useLocation, useSearch } from "wouter-preact";
 import { accepted, client, query, type Schemas } from "../api/client";
-import { useMay } from "../api/session";
+import { useMay, useOwnQueues } from "../api/session";
 import { useData } from "../api/use";
 import { ExportButtons } from "../ui/export";
 import { between, compact, many, number, tail, Time } from "../ui/format";
@@ -17,7 +17,7 @@ export type Job = Schemas["JobBody"] & { worker_id?: string; progress?: number |
 export function JobsPage() {
   const [, go] = useLocation();
   const parameters = new URLSearchParams(useSearch());
-  const chosen = chosenIn(parameters);
+  const chosen = chosenIn(parameters, useOwnQueues());
   const key = JSON.stringify(chosen);
   const choose = (change: Chosen): void => {
     go(`/jobs?${new URLSearchParams(query({ ...chosen, ...change }))}`); // without the page: it begins anew

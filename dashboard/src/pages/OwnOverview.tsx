@@ -2,6 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { Link } from "wouter-preact";
 import { accepted, client, query, type Schemas } from "../api/client";
+import { useOwnQueues } from "../api/session";
 import { useData } from "../api/use";
 import { compact, many, Time } from "../ui/format";
 import { Icon } from "../ui/icons";
@@ -39,7 +40,8 @@ function Finding(props: { level: "error" | "notice"; to: string; action: string;
 
 export function OwnAttention() {
   const failures = useData("own failures", () => accepted(client.GET("/ojs/v1/failures")), { kinds: ["job"] });
-  const waits = useData("own waits", readWaits, { kinds: ["workflow"] });
+  const isLimited = useOwnQueues().length > 0; // workflows are those of all queues
+  const waits = useData(isLimited ? null : "own waits", readWaits, { kinds: ["workflow"] });
   return (
     <Shown of={failures} rows={2}>
       {({ groups }) => {
@@ -47,7 +49,7 @@ export function OwnAttention() {
         if (!lost.length && !waits.data?.length) {
           return (
             <div class="verdict good" role="status">
-              <Icon name="check" /> All is well: no job gave up, and nothing waits for a person.
+              <Icon name="check" /> All is well: no job gave up{isLimited ? "" : ", and nothing waits for a person"}.
             </div>
           );
         }
@@ -78,7 +80,8 @@ export function OwnAttention() {
 
 /** The queues of the jobs, and the workflows that began last. */
 export function OwnWork({ facets }: { facets: Schemas["FacetsAnswer"]["facets"] }) {
-  const workflows = useData("own workflows", () => accepted(client.GET("/ojs/v1/workflows", { params: { query: { limit: String(MOST) } } })), {
+  const isLimited = useOwnQueues().length > 0;
+  const workflows = useData(isLimited ? null : "own workflows", () => accepted(client.GET("/ojs/v1/workflows", { params: { query: { limit: String(MOST) } } })), {
     kinds: ["workflow"],
   });
   const queues = [...(facets.queue ?? [])].sort((a, b) => b.jobs - a.jobs).slice(0, 8);
@@ -104,6 +107,7 @@ export function OwnWork({ facets }: { facets: Schemas["FacetsAnswer"]["facets"] 
           {!queues.length && <li class="quiet">No queue has had a job yet.</li>}
         </ul>
       </Card>
+      {!isLimited && (
       <Card title="Newest workflows" isBare>
         <Shown of={workflows}>
           {(data) => (
@@ -129,6 +133,7 @@ export function OwnWork({ facets }: { facets: Schemas["FacetsAnswer"]["facets"] 
           )}
         </Shown>
       </Card>
+      )}
     </div>
   );
 }

@@ -1,6 +1,6 @@
 import { Link, useLocation, useSearch } from "wouter-preact";
 import { accepted, client, type Schemas } from "../api/client";
-import { useIsGlobal, useMay } from "../api/session";
+import { useIsGlobal, useMay, useOwnQueues } from "../api/session";
 import { useData } from "../api/use";
 import { type Dialogs, useDialogs } from "../ui/dialogs";
 import { compact, duration, many, number, since } from "../ui/format";
@@ -166,6 +166,7 @@ function Pools() {
 }
 
 function OwnQueues() {
+  const own = useOwnQueues();
   const queues = useData(
     "own queues",
     () => accepted(client.GET("/ojs/v1/queues", { params: { query: { limit: "200" } } })),
@@ -178,7 +179,7 @@ function OwnQueues() {
           {(data) => (
             <Table
               label="Queues"
-              rows={data.queues}
+              rows={own.length ? data.queues.filter((queue) => own.includes(queue.name)) : data.queues}
               keyOf={(queue) => queue.name}
               empty={<Empty icon="queues" title="No queues yet" />}
               columns={[

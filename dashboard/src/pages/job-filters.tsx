@@ -79,13 +79,16 @@ export function toggled(text: string | undefined, value: string): string {
   return joined(values.includes(value) ? values.filter((one) => one !== value) : [...values, value]);
 }
 
-export function chosenIn(parameters: URLSearchParams): Chosen {
-  return Object.fromEntries(
+/** The conditions in an address. Whoever is limited to queues gets those, unless it names some. */
+export function chosenIn(parameters: URLSearchParams, ownQueues: string[]): Chosen {
+  const own = ownQueues.length ? { queue: joined(ownQueues) } : {};
+  const named = Object.fromEntries(
     FILTERS.flatMap((name) => {
       const value = parameters.get(name);
       return value ? [[name, value]] : [];
     }),
   );
+  return { ...own, ...named };
 }
 
 /** The conditions as the API takes them: an age in seconds becomes a time. */

@@ -3,7 +3,7 @@ import { useEffect, useState } from "preact/hooks";
 import { useLocation } from "wouter-preact";
 import { accepted, client, query } from "../api/client";
 import { useData } from "../api/use";
-import { useMay } from "../api/session";
+import { useMay, useOwnQueues } from "../api/session";
 import { switchQueue } from "../pages/Queues";
 import { runSchedule } from "../pages/Schedules";
 import { Dialog, useDialogs } from "./dialogs";
@@ -53,18 +53,20 @@ export function Palette(props: { pages: { path: string; label: string; icon: Ico
   const [, navigate] = useLocation();
   const queues = useData("palette-queues", () => accepted(client.GET("/ojs/v1/queues", { params: { query: { limit: "200" } } })));
   const facets = useData("palette-facets", () => accepted(client.GET("/ojs/v1/job-facets")));
-  const workflows = useData("palette-workflows", () =>
+  const own = useOwnQueues();
+  const queue = own.join();
+  const workflows = useData(own.length ? null : "palette-workflows", () =>
     accepted(client.GET("/ojs/v1/workflows", { params: { query: { limit: "50" } } })),
   );
   const wanted = text.trim().toLowerCase();
   const isType = facets.data?.facets.type?.some((type) => type.value === wanted) ?? false; // `facade` could be a part of an id, too
   const part = isType ? undefined : PART_OF_ID.exec(wanted)?.[1];
   const jobs = useData(part ? `palette-id ${part}` : null, () =>
-    accepted(client.GET("/ojs/v1/jobs", { params: { query: { id: part ?? "", internal: "true", limit: "5" } } })),
+    accepted(client.GET("/ojs/v1/jobs", { params: { query: query({ id: part ?? "", queue, internal: "true", limit: "5" }) } })),
   );
   const may = useMay();
   const dialogs = useDialogs();
-  const crons = useData("palette-crons", () => accepted(client.GET("/ojs/v1/crons")));
+  const crons = useData(own.length ? null : "palette-crons", () => accepted(client.GET("/ojs/v1/crons")));
   const go = (path: string) => (): void => {
     props.close();
     navigate(path);
@@ -99,7 +101,7 @@ export function Palette(props: { pages: { path: string; label: string; icon: Ico
   };
   const openLastFailure = (): Promise<boolean> =>
     dialogs.act(async () => {
-      const failures = await accepted(client.GET("/ojs/v1/jobs", { params: { query: { state: "discarded", limit: "1" } } }));
+      const failures = await accepted(client.GET("/ojs/v1/jobs", { params: { query: query({ state: "discarded", queue, limit: "1" }) } }));
       const last = failures.jobs[0];
       if (!last) return "No job has failed.";
       navigate(`/jobs/${last.id}`);

@@ -1,10 +1,10 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { Link, useLocation } from "wouter-preact";
-import { accepted, client } from "../api/client";
+import { accepted, client, query } from "../api/client";
 import { lastHeard } from "../api/heard";
 import { type LiveState, pause, reconnect, watchState } from "../api/live";
-import { logOut, type Session } from "../api/session";
+import { logOut, type Session, useOwnQueues } from "../api/session";
 import { useData } from "../api/use";
 import { useDialogs } from "./dialogs";
 import { chooseZone, compact, localZone, timeOfDay, useZone, type Zone } from "./format";
@@ -14,17 +14,17 @@ import { Button, Segments } from "./parts";
 import { chooseTheme, useTheme } from "./theme";
 import icon from "../icon.svg";
 
-export const PAGES: { path: string; label: string; icon: IconName; isGlobal?: boolean }[] = [
+export const PAGES: { path: string; label: string; icon: IconName; needsAllQueues?: boolean }[] = [
   { path: "/", label: "Overview", icon: "overview" },
   { path: "/jobs", label: "Jobs", icon: "jobs" },
-  { path: "/workflows", label: "Workflows", icon: "workflows" },
+  { path: "/workflows", label: "Workflows", icon: "workflows", needsAllQueues: true },
   { path: "/errors", label: "Errors", icon: "errors" },
   { path: "/queues", label: "Queues", icon: "queues" },
   { path: "/workers", label: "Workers", icon: "workers" },
-  { path: "/schedules", label: "Schedules", icon: "schedules" },
+  { path: "/schedules", label: "Schedules", icon: "schedules", needsAllQueues: true },
   { path: "/events", label: "Events", icon: "events" },
   { path: "/collections", label: "Collections", icon: "collections" },
-  { path: "/admin", label: "Settings", icon: "admin", isGlobal: true },
+  { path: "/admin", label: "Settings", icon: "admin" },
 ];
 
 const LIVE: Record<LiveState, [string, string]> = {
@@ -50,9 +50,12 @@ export function Shell(props: {
   const theme = useTheme();
   const { act } = useDialogs();
   const server = useData("manifest", () => accepted(client.GET("/ojs/manifest")));
-  const lost = useData("discarded-count", () => accepted(client.GET("/ojs/v1/jobs", { params: { query: { state: "discarded", limit: "1" } } })), {
-    kinds: ["job"],
-  });
+  const queue = useOwnQueues().join();
+  const lost = useData(
+    "discarded-count",
+    () => accepted(client.GET("/ojs/v1/jobs", { params: { query: query({ state: "discarded", queue, limit: "1" }) } })),
+    { kinds: ["job"] },
+  );
   useEffect(() => watchState(setLive), []);
   useEffect(() => setOpen(false), [location]);
   useEffect(() => {
@@ -65,7 +68,7 @@ export function Shell(props: {
     window.addEventListener("keydown", press);
     return () => window.removeEventListener("keydown", press);
   }, []);
-  const pages = PAGES.filter((page) => !page.isGlobal || props.session.is_global);
+  const pages = PAGES.filter((page) => !page.needsAllQueues || !props.session.queues.length);
   const isHere = (path: string): boolean => (path === "/" ? location === "/" : `${location}/`.startsWith(`${path}/`));
   const [liveClass, liveText] = LIVE[live];
   const lostCount = lost.data?.pagination.total ?? 0;

@@ -343,6 +343,8 @@ class SessionAnswer(Struct):
         The workspaces to which its token is limited; ``None``: all.
     is_global:
         Whether it may see what concerns all workspaces and all queues.
+    queues:
+        The queues to which its token is limited, such as ``shop.*``; empty: all.
     provider:
         The host of the identity provider where a browser can log in, by way of ``/session/login``; ``None``: none.
     """
@@ -353,6 +355,7 @@ class SessionAnswer(Struct):
     operations: list[str]
     tenants: list[str] | None
     is_global: bool
+    queues: list[str]
     provider: str | None = None
 
 

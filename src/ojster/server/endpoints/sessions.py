@@ -57,18 +57,21 @@ async def _session(request: HttpRequest, credentials: Credentials, headers: list
     headers = [*(headers or ()), (b"cache-control", b"no-store")]
     if request.services.authenticator is None:
         everything = sorted(operation.value for operation in Operation)
-        return Answer(encode(SessionAnswer(False, True, None, everything, None, True)), headers=headers)
+        return Answer(encode(SessionAnswer(False, True, None, everything, None, True, [])), headers=headers)
     provider = None if request.services.login is None else request.services.login.host
     try:
         token = await request.services.authenticator.identify(credentials)
     except Unauthenticated:
-        return Answer(encode(SessionAnswer(True, False, None, [], [], False, provider)), headers=headers)
+        return Answer(encode(SessionAnswer(True, False, None, [], [], False, [], provider)), headers=headers)
     tenants = sorted({shown_tenant(grant.tenant) for grant in token.grants if grant.tenant is not None})
     named = None if request.tenant is None else check_tenant(request.tenant.decode("latin-1"))
     place = named if named is not None else (None if token.is_global else token.only_tenant)
     may = sorted(operation.value for operation in token.operations(place))
     is_global = token.is_global and (not token.queues or Operation.ADMIN in token.operations(None))
-    shown = SessionAnswer(True, True, token.name, may, None if token.is_global else tenants, is_global, provider)
+    queues = list(token.queues)
+    shown = SessionAnswer(
+        True, True, token.name, may, None if token.is_global else tenants, is_global, queues, provider
+    )
     return Answer(encode(shown), headers=headers)
 
 
