@@ -13,6 +13,7 @@ import apsw
 import pytest
 
 from ojster.core.errors import BackendUnavailable, InvalidRequest
+from ojster.insight.readiness import why_not_ready
 from ojster.jobs.claim_policy import Claim
 from ojster.service import Service
 from ojster.storage.open import open_database
@@ -80,6 +81,31 @@ def test_several_processes_may_open_a_new_file_at_once(tmp_path: Path) -> None:
     script = f"from ojster.storage.open import open_database as o; o('sqlite:///{tmp_path}/jobs.db').close()"
     children = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(4)]
     assert [child.wait(PATIENCE) for child in children] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("fate", ["moved", "removed", "replaced", "with its folder"])
+async def test_nothing_is_accepted_for_a_file_that_is_not_there_any_more(tmp_path: Path, fate: str) -> None:
+    folder, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    folder.mkdir()
+    service = Service(open_database(f"sqlite:///{folder}/jobs.db"))
+    await service.jobs.enqueue([request()])
+    if fate == "removed":
+        (folder / "jobs.db").unlink()
+    else:
+        folder.rename(elsewhere)
+    if fate in ("moved", "replaced"):
+        folder.mkdir()
+    if fate == "replaced":
+        open_database(f"sqlite:///{folder}/jobs.db").close()
+    for call in (service.jobs.enqueue([request()]), service.jobs.fetch(Claim(("default",))), service.jobs.select()):
+        with pytest.raises(BackendUnavailable, match="moved, removed or replaced"):
+            await call
+    assert "restart the process" in str(await why_not_ready(service.database))
+    if fate == "with its folder":
+        elsewhere.rename(folder)
+        await service.jobs.enqueue([request()])
+        assert len((await service.jobs.select()).jobs) == 2
+    await service.close()
 
 
 async def test_a_push_in_another_process_wakes_a_waiting_fetch(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from ctypes import addressof, c_int
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -210,6 +211,12 @@ class SqliteDatabase(Database):
                 connection.execute("ROLLBACK")
 
     def _transaction(self, connection: apsw.Connection) -> SqliteTransaction:
+        if not self._in_memory and _has_moved(connection):
+            self.outages.begin()
+            raise BackendUnavailable(
+                f"The database file {self.path} was moved, removed or replaced after this process had opened it. "
+                "Put it back, or restart the process to use what is there now."
+            )
         return SqliteTransaction(
             connection,
             self.clock(),
@@ -244,6 +251,16 @@ class SqliteDatabase(Database):
                 log.debug("checkpoint skipped: another process runs one")
             except apsw.Error as error:
                 log.error("checkpoint of the write-ahead log failed: %s", error)
+
+
+def _has_moved(connection: apsw.Connection) -> bool:
+    """Return whether the path leads to another file than the open one, or to none: what is written would be lost.
+
+    SQLite itself looks at this only if it does not use a write-ahead log.
+    """
+    moved = c_int()
+    connection.file_control("main", apsw.SQLITE_FCNTL_HAS_MOVED, addressof(moved))
+    return bool(moved.value)
 
 
 def _why(error: apsw.Error) -> str:
