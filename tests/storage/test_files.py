@@ -15,9 +15,11 @@ import pytest
 from ojster.core.errors import BackendUnavailable, InvalidRequest
 from ojster.insight.readiness import why_not_ready
 from ojster.jobs.claim_policy import Claim
+from ojster.schedules.maintenance import answer
 from ojster.service import Service
 from ojster.storage.open import open_database
 from ojster.storage.sqlite.database import MAX_LOG_PAGES
+from ojster.storage.sqlite.disk_space import PAGE_BYTES
 from ojster.storage.sqlite.notifier import SocketNotifier
 from ojster.storage.sqlite.schema import migrate
 from tests.conftest import request
@@ -81,6 +83,22 @@ def test_several_processes_may_open_a_new_file_at_once(tmp_path: Path) -> None:
     script = f"from ojster.storage.open import open_database as o; o('sqlite:///{tmp_path}/jobs.db').close()"
     children = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(4)]
     assert [child.wait(PATIENCE) for child in children] == [0, 0, 0, 0]
+
+
+async def test_a_file_that_is_damaged_while_it_is_in_use_is_an_outage(tmp_path: Path) -> None:
+    url, path = f"sqlite:///{tmp_path}/jobs.db", tmp_path / "jobs.db"
+    service = Service(open_database(url))
+    await service.jobs.enqueue([request("t", "x" * 1000) for _ in range(900)])
+    await service.close()  # which moves everything from the write-ahead log to the file
+    service = Service(open_database(url))
+    await service.database.read(answer, None)
+    with path.open("r+b") as file:
+        file.seek(30 * PAGE_BYTES)
+        file.write(b"!" * (path.stat().st_size - file.tell()))
+    for call in (service.jobs.select(), service.jobs.enqueue([request()])):
+        with pytest.raises(BackendUnavailable, match=r"jobs\.db cannot be \w+: database disk image is malformed"):
+            await call
+    await service.close()
 
 
 @pytest.mark.parametrize("fate", ["moved", "removed", "replaced", "with its folder"])

@@ -202,13 +202,17 @@ class SqliteDatabase(Database):
 
     @contextmanager
     def _read(self, lane: Lane) -> Iterator[Transaction]:
-        with lane.begun("BEGIN") as connection:
-            try:
-                with closing(self._transaction(connection)) as tx:
-                    self._settings_watch.look(connection, tx)
-                    yield tx
-            finally:
-                connection.execute("ROLLBACK")
+        try:
+            with lane.begun("BEGIN") as connection:
+                try:
+                    with closing(self._transaction(connection)) as tx:
+                        self._settings_watch.look(connection, tx)
+                        yield tx
+                finally:
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+        except _UNUSABLE as error:
+            raise BackendUnavailable(f"The database file {self.path} cannot be read: {_why(error)}.") from error
 
     def _transaction(self, connection: apsw.Connection) -> SqliteTransaction:
         if not self._in_memory and _has_moved(connection):
