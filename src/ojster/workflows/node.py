@@ -108,6 +108,8 @@ ENDED: Final = frozenset(
         NodeState.COMPENSATED,
     }
 )
+ENDED_STATES: Final = ", ".join(f"'{state.value}'" for state in sorted(ENDED))
+"""The same as a list in SQL."""
 NOT_STARTED: Final = frozenset({NodeState.WAITING, NodeState.BLOCKED, NodeState.READY})
 SUCCESSFUL: Final = frozenset({NodeState.COMPLETED, NodeState.SKIPPED})
 

@@ -7,19 +7,17 @@ from typing import Any, Final
 from ojster.collections.contents import copy_items_of_workflow
 from ojster.core.ids import new_id
 from ojster.storage.transaction import Transaction
-from ojster.workflows.node import ENDED, Node
+from ojster.workflows.node import ENDED_STATES, Node
 from ojster.workflows.stored_workflow import IS_VISIBLE, StoredWorkflow
-
-_ENDED: Final = ", ".join(f"'{state.value}'" for state in sorted(ENDED))
 
 # What has not ended is to run again in the copy. Ended steps keep their jobs: those have the results.
 _NODE: Final = {name: name for name in Node.__struct_fields__} | {
     "id": "id + :by",
     "parent": "parent + :by",
     "source": "source + :by",
-    "state": f"CASE WHEN state IN ({_ENDED}) THEN state ELSE 'waiting' END",
+    "state": f"CASE WHEN state IN ({ENDED_STATES}) THEN state ELSE 'waiting' END",
     **{
-        name: f"CASE WHEN state IN ({_ENDED}) THEN {name} END"
+        name: f"CASE WHEN state IN ({ENDED_STATES}) THEN {name} END"
         for name in ("verdict", "started_at", "finished_at", "job_id", "result", "error")
     },
 }

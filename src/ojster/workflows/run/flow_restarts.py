@@ -18,7 +18,7 @@ from ojster.jobs.history import trim_history
 from ojster.storage.transaction import Transaction
 from ojster.workflows.broadcast import MAX_LOOK_BACK
 from ojster.workflows.flow import BEGIN, RESTARTED, NewRecord
-from ojster.workflows.node import ENDED, MAX_NODES, Kind, Node, NodeState, body_of
+from ojster.workflows.node import ENDED_STATES, MAX_NODES, Kind, Node, NodeState, body_of
 from ojster.workflows.run.flow_files import forget_files
 from ojster.workflows.run.flow_messages import insert_records
 from ojster.workflows.run.flow_wakeups import note_changes
@@ -29,15 +29,13 @@ from ojster.workflows.stored_workflow import StoredWorkflow, delete_nodes
 MAX_REMEMBERED: Final = 1_000
 """Number of received messages of earlier rounds of a flow whose idempotency keys, and answers, are remembered."""
 
-_ENDED: Final = ", ".join(f"'{state.value}'" for state in sorted(ENDED))
-
 _STEPS: Final = f"""
     SELECT id, kind, state
     FROM (
         WITH RECURSIVE inside (id, kind, state) AS (
             SELECT id, kind, state
             FROM nodes
-            WHERE parent = :flow AND position > 0 AND state IN ({_ENDED})
+            WHERE parent = :flow AND position > 0 AND state IN ({ENDED_STATES})
             UNION ALL
             SELECT n.id, n.kind, n.state
             FROM nodes AS n

@@ -13,15 +13,13 @@ from ojster.core.json_objects import stored_members
 from ojster.core.states import FINISHED, JobState
 from ojster.jobs.versions import version_number
 from ojster.storage.transaction import Held, Transaction
-from ojster.workflows.node import ENDED, Kind, body_number
+from ojster.workflows.node import ENDED_STATES, Kind, body_number
 from ojster.workflows.plan.values import Spec, read_spec
 from ojster.workflows.run.advance import Advance
 from ojster.workflows.run.steps import require, wrong_state
 from ojster.workflows.stored_workflow import StoredWorkflow, emit
 
 _encode: Final = msgspec.json.Encoder().encode
-
-_ENDED: Final = ", ".join(f"'{state.value}'" for state in sorted(ENDED))
 
 
 class Pin(msgspec.Struct, frozen=True):
@@ -86,7 +84,7 @@ def _flows_to_pin(tx: Transaction, workflow: StoredWorkflow, pin: Pin) -> dict[i
         f"""
         SELECT id
         FROM nodes
-        WHERE id BETWEEN :low AND :high AND kind = :kind AND state NOT IN ({_ENDED})
+        WHERE id BETWEEN :low AND :high AND kind = :kind AND state NOT IN ({ENDED_STATES})
         """,
         {"low": low, "high": high, "kind": Kind.FLOW},
     )
