@@ -15,7 +15,6 @@ from rich.text import Text
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
 from ojster.core.printable import printable
-from ojster.core.timestamps import format_timestamp
 from ojster.jobs.job_json import to_json
 from ojster.jobs.queries import JobPage
 
@@ -198,11 +197,6 @@ def job_json(job: Job) -> msgspec.Raw:
     """Return a job as JSON. What a server has answered is complete; what a database keeps lacks the columns."""
     is_answer = "state" in read_members(job.envelope, "The job")
     return msgspec.Raw(job.envelope if is_answer else to_json(job))
-
-
-def timestamp_json(moment: int | None) -> str | None:
-    """Return a time in JSON format, or ``None``."""
-    return None if moment is None else format_timestamp(moment)
 
 
 def print_page(page: JobPage, as_json: bool, empty: str) -> None:

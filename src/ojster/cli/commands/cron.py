@@ -15,14 +15,14 @@ from ojster.cli.application import encoded_request, with_codecs
 from ojster.cli.commands.jobs import _argument
 from ojster.cli.declared import PointInTime, option_of
 from ojster.cli.options import ask, done, examples, json_array, parameters, with_json, with_url
-from ojster.cli.output import Id, ago, job_json, print_list, timestamp_json
+from ojster.cli.output import Id, ago, job_json, print_list
 from ojster.cli.workflow_file import named_start, read_start
 from ojster.client.interface import Client
 from ojster.core.errors import NotFound
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
 from ojster.core.tenant import NOBODY, called, shown_tenant
-from ojster.core.timestamps import format_timestamp, system_clock
+from ojster.core.timestamps import format_optional, format_timestamp, system_clock
 from ojster.handlers.codec import Codecs
 from ojster.schedules.backfill import Backfill, BackfilledRun
 from ojster.schedules.cron import Cron
@@ -358,7 +358,7 @@ def _shown(cron: Cron) -> dict[str, Any]:
     return members | {
         "starts": cron.starts,
         request: msgspec.Raw(getattr(cron, request)),
-        "created_at": timestamp_json(cron.created_at),
-        "last_run_at": timestamp_json(cron.last_run_at),
-        "next_run_at": timestamp_json(cron.next_run_at),
+        "created_at": format_optional(cron.created_at),
+        "last_run_at": format_optional(cron.last_run_at),
+        "next_run_at": format_optional(cron.next_run_at),
     }

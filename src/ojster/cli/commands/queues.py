@@ -12,11 +12,11 @@ import msgspec
 
 from ojster.cli.declared import Command, option_of, together
 from ojster.cli.options import ask, done, examples, with_json, with_url
-from ojster.cli.output import ago, console, print_json, print_list, print_table, timestamp_json
+from ojster.cli.output import ago, console, print_json, print_list, print_table
 from ojster.client.interface import Client
 from ojster.core.errors import Forbidden
 from ojster.core.states import JobState
-from ojster.core.timestamps import parse_optional
+from ojster.core.timestamps import format_optional, parse_optional
 from ojster.core.wire import Json
 from ojster.queues.answer_wire import QueueChangesAnswer
 from ojster.queues.queues import QueueStatistics
@@ -223,7 +223,7 @@ def _shown(statistics: QueueStatistics) -> dict[str, object]:
     return {
         "name": queue.name,
         "paused": queue.paused_at is not None,
-        "created_at": timestamp_json(queue.created_at),
+        "created_at": format_optional(queue.created_at),
         "counts": {state.value: statistics.counts.get(state.value, 0) for state in JobState},
         "last_hour": {"enqueued": statistics.enqueued, "completed": statistics.completed, "failed": statistics.failed},
     }

@@ -9,7 +9,8 @@ import msgspec
 
 from ojster.cli.option_rules import excludes
 from ojster.cli.options import ask, done, examples, parameters, with_json, with_url
-from ojster.cli.output import Id, ago, print_list, timestamp_json
+from ojster.cli.output import Id, ago, print_list
+from ojster.core.timestamps import format_optional
 from ojster.fleet.answer_wire import show_rule
 from ojster.fleet.worker_rule import read_rule_members
 
@@ -31,7 +32,7 @@ def list_workers(url: str, as_json: bool) -> None:
     workers = ask(url, lambda client: client.fleet.all())
     shown = [
         msgspec.structs.asdict(worker)
-        | {"started_at": timestamp_json(worker.started_at), "last_seen_at": timestamp_json(worker.last_seen_at)}
+        | {"started_at": format_optional(worker.started_at), "last_seen_at": format_optional(worker.last_seen_at)}
         for worker in workers
     ]
     print_list(
