@@ -87,7 +87,10 @@ CHANGES: list[tuple[Any, Any, list[str]]] = [
     ({"maximum": 0}, {"maximum": 0}, []),
     ({"maximum": 1}, {"maximum": 0}, ["maximum of args was narrowed to 0."]),
     ({"enum": ["a"]}, {"enum": ["b", "a"]}, []),
-    ({}, {"enum": ["a"]}, ["Values of args were removed: None."]),
+    ({}, {"enum": ["a"]}, ["The values of args were limited to 'a'."]),
+    ({}, {"enum": [None, 1]}, ["The values of args were limited to None, 1."]),
+    ({"enum": [True, 2]}, {"enum": [1, 2]}, ["Values of args were removed: True."]),
+    ({"enum": [1]}, {"enum": [1.0]}, []),
     ({"enum": ["a"]}, {}, []),
     (
         {"properties": {"a": {"maximum": 2}, "b": {"maximum": 2}}},

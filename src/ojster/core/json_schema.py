@@ -136,7 +136,9 @@ def breaking_changes(old: Any, new: Any, where: str = "args") -> list[str]:
         limit, previous = new.get(name), old.get(name)
         if limit is not None and (previous is None or (limit < previous if widens else limit > previous)):
             changes.append(f"{name} of {where} was narrowed to {limit}.")
-    if "enum" in new and (gone := _removed(old.get("enum", [None]), new["enum"])):
+    if "enum" in new and "enum" not in old:
+        changes.append(f"The values of {where} were limited to {', '.join(map(repr, new['enum']))[:200]}.")
+    elif "enum" in new and (gone := _removed(old["enum"], new["enum"])):
         changes.append(f"Values of {where} were removed: {', '.join(map(repr, gone))[:200]}.")
     if "pattern" in new and new["pattern"] != old.get("pattern"):
         changes.append(f"The pattern of {where} was changed.")
@@ -151,12 +153,8 @@ def breaking_changes(old: Any, new: Any, where: str = "args") -> list[str]:
 
 def _removed(old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
     """Return the values of a list that another lacks."""
-    kept = {_key(value) for value in new}
-    return [value for value in old if _key(value) not in kept]
-
-
-def _key(value: Any) -> object:
-    return value if isinstance(value, str | int | float | None) else canonical_json(value)
+    kept = set(map(canonical_json, new))
+    return [value for value in old if canonical_json(value) not in kept]
 
 
 _BOUNDS: Final = {
