@@ -109,6 +109,8 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"error_pattern": 5}, "error_pattern", "'error_pattern' of the filter must be a string, not 5."),
     ({"priority": True}, "priority", "'priority' of the filter must be an integer, not True."),
     ({"priority": "5"}, "priority", "not '5'."),
+    ({"internal": 1}, "internal", "'internal' of the filter must be true or false, not 1."),
+    ({"internal": "yes"}, "internal", "must be true or false, not 'yes'."),
     ({"priority": 1.0}, "priority", "not 1.0."),
     ({"priority": 2**31 + 1}, "priority", "'priority' of the filter must be an integer, not 2147483649."),
     ({"priority": -(2**31) - 1}, "priority", "'priority' of the filter must be an integer"),

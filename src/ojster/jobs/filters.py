@@ -234,8 +234,9 @@ def _whole(name: str, value: Any) -> int:
     return value
 
 
-def _flag(name: str, value: Any) -> bool:
-    if value not in (True, False, "true", "false"):
+def read_flag(name: str, value: Any) -> bool:
+    """Read ``true`` or ``false``, in a query as a text."""
+    if not isinstance(value, bool) and value not in ("true", "false"):
         raise InvalidRequest(f"{name!r} of the filter must be true or false, not {value!r:.40}.", field=name)
     return value in (True, "true")
 
@@ -290,6 +291,6 @@ _MEMBERS: Final[FilterMembers] = {
     "finished_after": ("finished_after", read_moment, None),
     "finished_before": ("finished_before", read_moment, None),
     "older_than": ("finished_before", read_moment, None),
-    "internal": ("internal", _flag, None),
+    "internal": ("internal", read_flag, None),
 }
 """Members of job filters."""

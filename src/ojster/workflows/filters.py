@@ -10,6 +10,7 @@ from ojster.jobs.filter_walk import values_of
 from ojster.jobs.filters import (
     FilterMembers,
     read_filter,
+    read_flag,
     read_moment,
     read_object,
     read_text,
@@ -64,13 +65,6 @@ def _waiting_for(name: str, value: Any) -> str:
     return str(value)
 
 
-def _yes_or_no(name: str, value: Any) -> bool:
-    known = {True: True, False: False, "true": True, "false": False}
-    if not isinstance(value, bool | str) or value not in known:
-        raise InvalidRequest(f"{name!r} of the filter must be true or false, not {value!r:.40}.", field=name)
-    return known[value]
-
-
 _states: Final = states_reader(ALL_STATES)
 
 _texts: Final = values_reader(read_text)
@@ -91,7 +85,7 @@ _MEMBERS: Final[FilterMembers] = {
     "target": ("target", read_text, None),
     "cron_name": ("cron_name", read_text, None),
     "waiting_for": ("waiting_for", _waiting_for, None),
-    "held": ("held", _yes_or_no, None),
+    "held": ("held", read_flag, None),
     "params": ("params", read_object, None),
     "metadata": ("metadata", read_object, None),
     "created_after": ("created_after", read_moment, None),
