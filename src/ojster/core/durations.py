@@ -98,6 +98,11 @@ def format_duration(micros: int) -> str:
     return "P" + date + ("T" + time if time else "")
 
 
+def micros_of(millis: int | None, seconds: int | None) -> int | None:
+    """Return a duration that is given in milliseconds, or else in seconds, in microseconds; ``None`` for none and 0."""
+    return millis * MILLISECOND if millis else seconds * SECOND if seconds else None
+
+
 def _bounded(micros: int, text: str) -> int:
     if micros > LONGEST:
         raise InvalidRequest(f"The duration {text!r} is too long. The maximum is 100 years.")

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from ojster.core.durations import MILLISECOND, SECOND
+from ojster.core.durations import SECOND, micros_of
 from ojster.core.errors import InvalidRequest
 from ojster.core.job import Job
 from ojster.core.job_flags import ENQUEUE_TTL, TOTAL_TIMEOUT
@@ -60,18 +60,14 @@ class _Limits(msgspec.Struct):
 
     @property
     def wait(self) -> int | None:
-        return _span(self.enqueue_ttl_ms, self.enqueue_ttl)
+        return micros_of(self.enqueue_ttl_ms, self.enqueue_ttl)
 
     @property
     def total(self) -> int | None:
-        return _span(self.total_timeout_ms, self.total_timeout)
+        return micros_of(self.total_timeout_ms, self.total_timeout)
 
 
 _limits: Final = msgspec.json.Decoder(_Limits).decode
-
-
-def _span(millis: int | None, seconds: int | None) -> int | None:
-    return millis * MILLISECOND if millis else seconds * SECOND if seconds else None
 
 
 def _limits_of(tx: Transaction, job: Job) -> _Limits:

@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from ojster.core.durations import micros_of
 from ojster.core.job import Job, last_error
 from ojster.core.outcome import SKIPPED, Outcome
 from ojster.core.states import JobState
@@ -179,19 +180,14 @@ class _Seen(msgspec.Struct):
     @property
     def lease(self) -> int | None:
         """The lease that the job sets, in microseconds; ``None`` if it sets none."""
-        visible = self.visibility_timeout_ms * 1000 if self.visibility_timeout_ms else None
-        visible = visible or (self.visibility_timeout * 1_000_000 if self.visibility_timeout else None)
-        silent = self.heartbeat_timeout * 1_000_000 if self.heartbeat_timeout else None
+        visible = micros_of(self.visibility_timeout_ms, self.visibility_timeout)
+        silent = micros_of(None, self.heartbeat_timeout)
         return min((lease for lease in (visible, silent) if lease is not None), default=None)
 
     @property
     def micros_to_run(self) -> int | None:
         """The timeout of the job, in microseconds; ``None`` if it has none."""
-        if self.ext_ml_timeout_seconds:
-            return self.ext_ml_timeout_seconds * 1_000_000
-        if self.timeout_ms:
-            return self.timeout_ms * 1000
-        return self.timeout * 1_000_000 if self.timeout else None
+        return micros_of(None, self.ext_ml_timeout_seconds) or micros_of(self.timeout_ms, self.timeout)
 
 
 def _bytes(raw: msgspec.Raw | UnsetType) -> bytes | None:
