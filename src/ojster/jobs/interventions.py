@@ -225,15 +225,14 @@ def _revise(tx: Transaction, job: Job, revival: DeadLetterRetry) -> None:
     if revival.args is not None:
         members = with_honest_meta(members)
     largest = 2 * tx.settings.largest_job
-    revised = read_job(members, tx.now, largest=largest, tenant=job.tenant, is_step=job.node is not None)
-    if revised.queue != job.queue:
+    revised = read_job(members, tx.now, largest=largest, tenant=job.tenant)
+    if has_moved := revised.queue != job.queue:
         refuse_reserved(revised.queue)
         for check in hooks(tx).check_move:
             check(tx, job, revised.queue)
         tx.count(job.queue, job.tenant, job.state, -1)
         tx.count(revised.queue, job.tenant, job.state, 1)
         ensure_queues(tx, {revised.queue})
-    has_moved = revised.queue != job.queue
     job.queue, job.max_attempts = revised.queue, revised.max_attempts
     job.envelope = sign(revised.envelope, creator_of(job.envelope))
     job.needs, job.trace_id, job.unique_key = revised.needs, revised.trace_id, revised.unique_key
