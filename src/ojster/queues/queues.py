@@ -14,8 +14,8 @@ import msgspec
 from ojster.core.rate_limit import Limits
 from ojster.core.tenant import TENANT_NAMES_RANGE, called
 from ojster.fleet.unrunnable import PresentWorkers
+from ojster.jobs.statistics import Work, work_by_queue
 from ojster.queues.limits import Limit
-from ojster.storage.tally import sum_of
 from ojster.storage.transaction import Row, Transaction
 
 
@@ -41,7 +41,6 @@ class QueueStatistics(msgspec.Struct, frozen=True):
 
 
 _SUMMED: Final = ("enqueued", "completed", "failed", "waited", "ran")
-_SUMS: Final = ", ".join(map(sum_of, _SUMMED))
 
 
 def list_queues(tx: Transaction, requests: Sequence[None]) -> list[list[Queue]]:
@@ -79,7 +78,6 @@ def _queue(row: Row) -> Queue:
 
 def statistics(tx: Transaction, names: Sequence[str]) -> list[QueueStatistics | None]:
     """Return the statistics of each queue; ``None``: it does not exist. Names may be qualified with a tenant."""
-    hour_ago = tx.now // 60_000_000 - 60
     results: list[QueueStatistics | None] = []
     for name in names:
         queue = find_queue(tx, called(name))
@@ -89,11 +87,8 @@ def statistics(tx: Transaction, names: Sequence[str]) -> list[QueueStatistics | 
         if queue is None or (not counts and called(name) != name):
             results.append(None)
             continue
-        (sums,) = tx.execute(
-            f"SELECT {_SUMS} FROM queue_minutes WHERE queue = :name AND minute > :hour_ago",
-            {"name": name, "hour_ago": hour_ago},
-        )
-        results.append(QueueStatistics(queue, counts, *sums))
+        hour = work_by_queue(tx, 60, name).get(name, Work())
+        results.append(QueueStatistics(queue, counts, *(getattr(hour, field) for field in _SUMMED)))
     return results
 
 
