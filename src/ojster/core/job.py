@@ -82,9 +82,9 @@ class Job(msgspec.Struct, gc=False):
     agent:
         State of an agent task, as JSON.
     suspension:
-        Effect of resuming it, while it is suspended.
+        Effect of resuming it, while it is suspended (``ojster.workflows.run.suspensions``).
     flags:
-        Bits of the events with reactions, and other flags; 0 by default.
+        Bits of ``ojster.core.job_flags``: which events have reactions, and others; 0 by default.
     losses:
         Number of attempts that ended with the death of their worker; 0 by default.
     trace_id:
@@ -94,9 +94,10 @@ class Job(msgspec.Struct, gc=False):
     shared:
         A large value in the envelope that is stored once for its workflow; known while the job is enqueued.
     moved:
-        Last state change in this transaction.
+        Last state change in this transaction, as (old, new), until an event reports it.
     parent_results, checkpoint, resumed:
-        Results of predecessor steps, last checkpoint, and data with which it was resumed, as JSON.
+        Results of predecessor steps, last checkpoint with its ``state`` and ``sequence``, and data with which it was
+        resumed, as JSON; set when it is claimed.
     started_before:
         When the attempt before the present one was started; known while it is claimed.
 
@@ -147,22 +148,15 @@ class Job(msgspec.Struct, gc=False):
     needs: str | None = None
     agent: bytes | None = None
     suspension: str | None = None
-    """The effect of resuming it, while it is suspended: see ``ojster.workflows.run.suspensions``."""
     flags: int = 0
-    """Bits of the events with reactions, and other flags: see ``ojster.events.reaction_rules``."""
     losses: int = 0
     trace_id: str | None = None
     envelope: bytes = NOT_LOADED
     shared: SharedValue | None = None
-    """A large value in its envelope that is stored once for its workflow; known while the job is enqueued."""
     moved: tuple[str | None, str] | None = None
-    """Its last state change in this transaction, as (old, new), until an event reports it."""
     parent_results: bytes | None = None
-    """Results of predecessor steps, as JSON; set when it is claimed."""
     checkpoint: bytes | None = None
-    """Last checkpoint of an earlier attempt, as JSON with ``state`` and ``sequence``; set when it is claimed."""
     resumed: bytes | None = None
-    """Data with which it was resumed, as JSON; set when it is claimed."""
     started_before: int | None = None
 
     @property
