@@ -25,7 +25,7 @@ from ojster.collections.items import (
     key_of_workflow,
 )
 from ojster.collections.places import Place, find_place, find_readable, need_readable
-from ojster.core.errors import Conflict, InvalidRequest, NotFound, OjsterError
+from ojster.core.errors import Conflict, InvalidRequest, NotFound
 from ojster.core.job import NODE_BITS, Job
 from ojster.core.states import JobState
 from ojster.core.tenant import called, tenants_around
@@ -83,15 +83,15 @@ class ItemRemoval(msgspec.Struct, frozen=True):
 
 
 @for_each
-def remove(tx: Transaction, taking: ItemRemoval) -> Item | OjsterError:
+@returns_refusal
+def remove(tx: Transaction, taking: ItemRemoval) -> Item:
     """Remove items, keep them in the history, and return each, or its refusal."""
-    try:
-        check_holder(tx, taking.place.holder)
-        key, _ = find_place(tx, taking.place, lock=True)
-    except OjsterError as refusal:
-        return refusal
+    check_holder(tx, taking.place.holder)
+    key, _ = find_place(tx, taking.place, lock=True)
     removed = _remove(tx, key, taking.name, taking.by)
-    return _no_item(key, taking.name) if removed is None else removed
+    if removed is None:
+        raise _no_item(key, taking.name)
+    return removed
 
 
 class ItemQuery(msgspec.Struct, frozen=True):

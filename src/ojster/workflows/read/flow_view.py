@@ -6,9 +6,8 @@ from typing import Any, Final
 
 from msgspec import UNSET, Raw, UnsetType
 
-from ojster.core.errors import OjsterError
 from ojster.core.timestamps import format_optional, format_timestamp
-from ojster.storage.call import for_each
+from ojster.storage.call import for_each, returns_refusal
 from ojster.storage.transaction import Transaction
 from ojster.workflows.flow import BEGIN, CANCELLATION, POSITION, PUBLISHED, RESERVED, FlowAddress
 from ojster.workflows.node import body_of
@@ -27,12 +26,10 @@ from ojster.workflows.run.flow_messages import flow_of
 
 
 @for_each
-def show_flow(tx: Transaction, address: FlowAddress) -> FlowInfo | OjsterError:
+@returns_refusal
+def show_flow(tx: Transaction, address: FlowAddress) -> FlowInfo:
     """Return how a flow is, or the reason why there is none."""
-    try:
-        workflow, node = flow_of(tx, address)
-    except OjsterError as refusal:
-        return refusal
+    workflow, node = flow_of(tx, address)
     body = body_of(node)
     ((spec,),) = tx.execute("SELECT spec FROM node_specs WHERE id = ?", (body,))
     jobs = tx.execute(
@@ -100,12 +97,10 @@ _STATES: Final = {
 
 
 @for_each
-def list_messages(tx: Transaction, chosen: MessageFilter) -> MessagePage | OjsterError:
+@returns_refusal
+def list_messages(tx: Transaction, chosen: MessageFilter) -> MessagePage:
     """Return a page of the messages and updates of a flow, the latest first, or the reason why there is none."""
-    try:
-        _, node = flow_of(tx, FlowAddress(chosen.workflow_id, chosen.step, chosen.tenant))
-    except OjsterError as refusal:
-        return refusal
+    _, node = flow_of(tx, FlowAddress(chosen.workflow_id, chosen.step, chosen.tenant))
     rows = tx.execute(
         f"""
         SELECT

@@ -11,10 +11,10 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from ojster.core.errors import Conflict, NotFound, OjsterError, PayloadTooLarge
+from ojster.core.errors import Conflict, NotFound, PayloadTooLarge
 from ojster.core.job import Job
 from ojster.jobs.queries import no_workflow
-from ojster.storage.call import for_each
+from ojster.storage.call import for_each, returns_refusal
 from ojster.storage.transaction import ColumnType, RunningAttempt, Transaction
 from ojster.workflows.flow import (
     CANCELLATION,
@@ -122,15 +122,9 @@ def stored(value: Raw | UnsetType) -> bytes | None:
 
 
 @for_each
-def send(tx: Transaction, message: FlowMessage) -> int | OjsterError:
+@returns_refusal
+def send(tx: Transaction, message: FlowMessage) -> int:
     """Keep a message for a flow, and give it to the flow if it waits for it; return its number, or a refusal."""
-    try:
-        return _send(tx, message)
-    except OjsterError as refusal:
-        return refusal
-
-
-def _send(tx: Transaction, message: FlowMessage) -> int:
     # Whoever suspends the flow has the same lock, so that it either sees the message or is woken by it.
     workflow = _workflow_of(tx, message, lock=True)
     node = _flow_of(LoadedGraph(tx), workflow, message.step)
@@ -364,12 +358,10 @@ def tell(tx: Transaction, job: Job, records: Sequence[NewRecord]) -> None:
 
 
 @for_each
-def find_published(tx: Transaction, address: FlowAddress) -> Raw | OjsterError | None:
+@returns_refusal
+def find_published(tx: Transaction, address: FlowAddress) -> Raw | None:
     """Return what a flow has published last; ``None``: nothing."""
-    try:
-        node = _flow_of(LoadedGraph(tx), _workflow_of(tx, address), address.step)
-    except OjsterError as refusal:
-        return refusal
+    _, node = flow_of(tx, address)
     rows = tx.execute(
         "SELECT result FROM flow_records WHERE flow = :flow AND key = :key", {"flow": body_of(node), "key": PUBLISHED}
     )
@@ -377,12 +369,10 @@ def find_published(tx: Transaction, address: FlowAddress) -> Raw | OjsterError |
 
 
 @for_each
-def find_update(tx: Transaction, address: UpdateAddress) -> FlowUpdate | OjsterError:
+@returns_refusal
+def find_update(tx: Transaction, address: UpdateAddress) -> FlowUpdate:
     """Return an update, with the answer if there is one; that of a flow that has ended without one has failed."""
-    try:
-        workflow = _workflow_of(tx, address)
-    except OjsterError as refusal:
-        return refusal
+    workflow = _workflow_of(tx, address)
     rows = tx.execute(
         """
         SELECT m.answered_at, m.answer, m.error, n.finished_at
@@ -393,7 +383,7 @@ def find_update(tx: Transaction, address: UpdateAddress) -> FlowUpdate | OjsterE
         (address.number, *workflow.numbers),
     )
     if not rows:
-        return NotFound(f"The workflow {workflow.id} has no update {address.number}.", update_id=address.number)
+        raise NotFound(f"The workflow {workflow.id} has no update {address.number}.", update_id=address.number)
     ((answered_at, answer, error, finished_at),) = rows
     if answered_at is None and finished_at is None and workflow.finished_at is None:
         return FlowUpdate(address.number, "waiting")
