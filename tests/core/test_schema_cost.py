@@ -286,12 +286,13 @@ def test_a_reference_leads_to_a_part_of_its_schema(reference: str, title: str) -
 
 
 @pytest.mark.parametrize(
-    "reference", ["#/allOf/2", "#/allOf/-1", "#/allOf/\u0661", "#/allOf/x", "#/title/0", "#z", "#/z"]
+    "reference",
+    ["#/allOf/2", "#/allOf/-1", "#/allOf/\u0661", "#/allOf/x", "#/title/0", "#z", "#/z", "#/allOf/" + 5_000 * "9"],
 )
 def test_a_reference_that_leads_nowhere_is_refused(reference: str) -> None:
     with pytest.raises(TooComplex) as refused:
         SchemaCost(WHOLE).resolve(reference)
-    assert str(refused.value) == f"there is nothing at {reference!r}"
+    assert str(refused.value) == f"there is nothing at {reference!r:.80}"
 
 
 @pytest.mark.parametrize("reference", ["https://example.com/a", "other.json#/a", "", 5, None])

@@ -76,6 +76,7 @@ def test_an_expression_means_what_it_says(expression: str, expected: list[str]) 
         "* * * 13 *",
         "* * * * 8",
         "*/0 * * * *",
+        "*/² * * * *",
         "5-1 * * * *",
         "1- * * * *",
         "0 0 30 2 *",

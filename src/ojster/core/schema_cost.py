@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import unquote
 
+from ojster.core.references import is_index
+
 MAX_PARTS: Final = 20_000
 """Maximum number of parts of a schema, with each reference replaced by what it refers to."""
 
@@ -132,7 +134,7 @@ class SchemaCost:
             key = _unescape(step)
             if isinstance(node, dict) and key in node:
                 node = node[key]
-            elif isinstance(node, list) and key.isascii() and key.isdigit() and int(key) < len(node):
+            elif isinstance(node, list) and is_index(key) and int(key) < len(node):
                 node = node[int(key)]
             else:
                 raise TooComplex(f"there is nothing at {reference!r:.80}")

@@ -218,7 +218,7 @@ def _check_steps(parts: list[str], fields: str) -> None:
     for part, (name, least, most) in zip(reversed(parts), _RANGES, strict=False):
         for term in part.split(","):
             _, slash, step = term.partition("/")
-            if slash and step.isdigit() and int(step) > most - least + (name != "weekdays"):
+            if slash and step.isascii() and step.isdigit() and int(step) > most - least + (name != "weekdays"):
                 raise InvalidRequest(
                     f"The step {term!r} of the {name} in the cron expression {fields[:64]!r} is longer than their "
                     f"range, {least} to {most}. Use a shorter step, or '@every' for a longer interval.",

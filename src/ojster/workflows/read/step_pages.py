@@ -9,6 +9,7 @@ import msgspec
 
 from ojster.core.calls import SET_BY_SERVICE
 from ojster.core.parsing import Bounded, PageLimit
+from ojster.core.references import is_index
 from ojster.storage.call import for_each, returns_refusal
 from ojster.storage.transaction import Transaction
 from ojster.workflows.node import Kind, Node, NodeState
@@ -28,9 +29,6 @@ MOST_STEPS: Final = 1_000
 
 MAX_EXAMINED: Final = 10_000
 """Number of steps that a search examines for a page, which may have fewer than were asked for."""
-
-MAX_DIGITS: Final = 10
-"""Number of digits that no position of a step has."""
 
 MAX_SEARCHED_SPEC: Final = 4_096
 """Maximum size of the specification of a step that a search reads for the name that people see, in bytes."""
@@ -227,7 +225,7 @@ def _rows(tx: Transaction, chosen: StepFilter, first: int, last: int, limit: int
             "name": _like(name.lower()),
             "exact_name": _like(name),  # databases know no small letters beyond ASCII
             "type": _like(chosen.search.lower()),
-            "position": int(name) if name.isdigit() and len(name) < MAX_DIGITS else -1,
+            "position": int(name) if is_index(name) else -1,
         },
     )
 
