@@ -37,7 +37,7 @@ class Watched:
     def __init__(self, most: int = 500) -> None:
         self.now = 0.0
         self.handed_back: list[str] = []
-        self.queue = LocalQueue(most, lambda job: self.handed_back.append(job.id), lambda: self.now, may_wait)
+        self.queue = LocalQueue(most, lambda job: self.handed_back.append(job.id), lambda: self.now)
 
     def end(self, count: int) -> None:
         self.queue.note_ends(count)

@@ -44,8 +44,6 @@ T = TypeVar("T")
 POLL_SECONDS: Final = 1.0
 """Pause between looks for ends while a local step runs and something else is awaited, in seconds."""
 
-_NO_CODECS: Final = Codecs(())
-
 _BYTES: Final = 30_000
 _BYTES_OF_RECORD: Final = 600
 """Estimates of what a run takes in memory, and what each record adds to it, in bytes."""
@@ -61,11 +59,11 @@ class FlowExecution(StepCommits):
     records:
         The records of the flow.
     codecs:
-        Encode what the flow records; none by default.
+        Encode what the flow records.
     """
 
-    def __init__(self, context: JobContext, records: FlowRecords, codecs: Codecs | None = None) -> None:
-        super().__init__(records, _NO_CODECS if codecs is None else codecs)
+    def __init__(self, context: JobContext, records: FlowRecords, codecs: Codecs) -> None:
+        super().__init__(records, codecs)
         self.context = context
         self.workflow_id = records.workflow_id
         self._version = records.version

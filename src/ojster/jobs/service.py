@@ -67,14 +67,14 @@ class JobService(CapabilityService, JobCalls):
     middleware:
         Wraps every push, the first outermost.
     shrink:
-        Replaces large results by references to files, before they are stored; ``None``: results are stored as they are.
+        Replaces large results by references to files, before they are stored.
     """
 
     def __init__(
         self,
         scope: Scope,
         middleware: MiddlewareChain[EnqueueMiddleware],
-        shrink: Callable[[Sequence[Acknowledgement]], Awaitable[Sequence[Acknowledgement]]] | None = None,
+        shrink: Callable[[Sequence[Acknowledgement]], Awaitable[Sequence[Acknowledgement]]],
     ) -> None:
         super().__init__(scope)
         self._preparations = Preparations(scope, middleware)
@@ -183,9 +183,7 @@ class JobService(CapabilityService, JobCalls):
 
         ``request``: which jobs; ``None``: none. Return the outcomes, and the jobs or why there are none.
         """
-        if self._shrink is not None:
-            items = await self._shrink(items)
-        items, refusals = await self.scope.check_reports(items, self._refuse_append)
+        items, refusals = await self.scope.check_reports(await self._shrink(items), self._refuse_append)
         acknowledging = self.database.run_many(completion.acknowledge, items) if items else None
         fetched: list[Job] | OjsterError = []
         if request is not None:

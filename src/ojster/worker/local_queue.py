@@ -53,8 +53,6 @@ class LocalQueue:
         Called with each job that this worker will not run.
     clock:
         Returns the time in seconds; by default the monotonic clock.
-    may_wait:
-        Returns whether a job may be fetched before it can begin; by default all may.
     """
 
     def __init__(
@@ -62,12 +60,10 @@ class LocalQueue:
         most: int,
         hand_back: Callable[[Job], None],
         clock: Callable[[], float] = time.monotonic,
-        may_wait: Callable[[Job], bool] = lambda job: True,
     ) -> None:
         self._most = most
         self._hand_back = hand_back
         self._clock = clock
-        self._may_wait = may_wait
         self._held: deque[tuple[float, Job]] = deque()
         """Each job, and when it was fetched. Threads may take from it, too."""
         self._pace = 0.0
@@ -103,7 +99,7 @@ class LocalQueue:
         """Hold jobs until they can begin; those that may not wait are handed back."""
         now = self._clock()
         for job in jobs:
-            if not self._may_wait(job):
+            if not may_wait(job):
                 self._paused_until = now + PAUSE_SECONDS
                 self._hand_back(job)
             else:

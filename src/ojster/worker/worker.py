@@ -46,7 +46,7 @@ from ojster.worker.execution import Ending, Executor, report_failure
 from ojster.worker.failures import failure_of
 from ojster.worker.heartbeats import beat_for_ever, heartbeat_of, interval_between
 from ojster.worker.identity import Identity
-from ojster.worker.local_queue import MAX_HELD_SECONDS, MAX_PREFETCH, LocalQueue, may_wait
+from ojster.worker.local_queue import MAX_HELD_SECONDS, MAX_PREFETCH, LocalQueue
 from ojster.worker.outbox import LAST_REPORT_SECONDS, OutcomeReports
 from ojster.worker.registration import NoHandlers, deregister, named_queues, register
 from ojster.worker.reporting import Reporter
@@ -195,9 +195,7 @@ class Worker:
         """Why the server refused the first heartbeat, if it did; trying again would not help."""
         self._changed = asyncio.Event()
         self._outbox = OutcomeReports(self._reporter, self.id, self._changed.set, lambda: len(self._held) > 0)
-        self._held = LocalQueue(
-            prefetch, lambda job: self._outbox.tell(self.app.client(), hand_back(job, self.id)), may_wait=may_wait
-        )
+        self._held = LocalQueue(prefetch, lambda job: self._outbox.tell(self.app.client(), hand_back(job, self.id)))
         self._news = asyncio.Event()
         """Set to send the next heartbeat now."""
         self._quiet_by_signal = False
