@@ -65,6 +65,8 @@ def push(host: str, **headers: str) -> str:
         ("localhost@example.net", {}, 403),
         ("example.net/localhost", {}, 403),
         ("", {}, 403),
+        ("[", {}, 403),
+        ("[localhost]", {}, 403),
         ("localhost:{port}", {"Origin": "http://localhost:3000", "Sec_Fetch_Site": "same-site"}, 403),
         ("localhost:{port}", {"Origin": "null"}, 403),
         ("localhost:{port}", {"Origin": "https://example.net", "Sec_Fetch_Site": "cross-site"}, 403),

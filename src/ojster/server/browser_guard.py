@@ -76,4 +76,7 @@ class BrowserGuard:
 
 def _name_of(host: str) -> str:
     """Return the name in a ``Host`` header, without its port and brackets."""
-    return (urlsplit(f"//{host}").hostname or "") if host.isprintable() and "/" not in host else ""
+    try:
+        return (urlsplit(f"//{host}").hostname or "") if host.isprintable() and "/" not in host else ""
+    except ValueError:  # such as "["
+        return ""
