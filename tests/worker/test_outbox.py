@@ -238,6 +238,33 @@ async def test_a_full_worker_makes_one_call_for_a_job(shared_url: str, concurren
     await app.aclose()
 
 
+@pytest.mark.parametrize("call", ["fetch", "acknowledge_and_fetch"])
+async def test_a_worker_runs_all_jobs_before_it_ends_if_the_answer_to_a_fetch_is_lost(
+    shared_url: str, call: str
+) -> None:
+    app = App(shared_url)
+
+    @app.job("t", retry=1)
+    async def t() -> None: ...
+
+    made = getattr(app.service().jobs, call)
+    lost: list[Any] = []
+
+    async def without_answer(*arguments: Any) -> Any:
+        answer = await made(*arguments)
+        if not lost and arguments[-1] is not None:
+            lost.append(answer)
+            raise BackendUnavailable("The connection was lost before the answer came.")
+        return answer
+
+    setattr(app.service().jobs, call, without_answer)
+    handles = await t.aenqueue_many([()] * 3)
+    await asyncio.wait_for(Worker(app, concurrency=1, prefetch=0).run(until_empty=True), PATIENCE)
+    assert lost
+    assert [(await handle.arefresh()).state for handle in handles] == ["completed"] * 3
+    await app.aclose()
+
+
 async def test_an_outcome_is_reported_at_once_when_the_worker_stops_beside_a_job_that_goes_on(shared_url: str) -> None:
     app = App(shared_url)
     go_on = asyncio.Event()

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from ojster import App, Depends, JobContext, JobFailed, Retry, Worker, chain, result_of
+from ojster import App, Depends, Job, JobContext, JobFailed, Retry, Worker, chain, result_of
+from ojster.jobs.claim_policy import Claim
 from ojster.worker import execution
 
 pytestmark = pytest.mark.anyio
@@ -121,6 +122,40 @@ async def test_a_thread_that_succeeds_after_its_stop_has_taken_effect_if_that_ca
         worker.stop()
         await working
     assert undone == ([7, 1] if kind == "unaware" else [1])
+
+
+async def test_a_worker_that_runs_until_empty_reports_what_its_threads_still_run(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ojster.worker.worker.LAST_REPORT_SECONDS", 0.0)
+    monkeypatch.setattr("ojster.worker.worker.DRAIN_CHECK_SECONDS", 0.0)
+    loop, may_end, fetched = asyncio.get_running_loop(), threading.Event(), asyncio.Semaphore(0)
+
+    @app.job("late", timeout=LIMIT, retry=1)
+    def late(job: JobContext) -> None:
+        assert job.time_limit is not None
+        loop.call_soon_threadsafe(job.time_limit.reschedule, 0)
+        may_end.wait(LIMIT)
+
+    handle = await late.aenqueue()
+    worker = Worker(app)
+    fetch = app.service().jobs.fetch
+
+    async def counted(request: Claim, wait: float = 0.0) -> list[Job]:
+        if worker.abandoned:
+            fetched.release()
+        return await fetch(request, wait)
+
+    monkeypatch.setattr(app.service().jobs, "fetch", counted)
+    running = asyncio.create_task(worker.run(until_empty=True))
+    for _ in range(5):
+        looking = asyncio.create_task(fetched.acquire())
+        await asyncio.wait((looking, running), timeout=LIMIT, return_when=asyncio.FIRST_COMPLETED)
+        looking.cancel()
+    may_end.set()
+    await asyncio.wait_for(running, LIMIT)
+    await handle.arefresh()
+    assert (handle.state, worker.abandoned) == ("discarded", 0)
 
 
 @pytest.mark.parametrize("grace", [None, 10])

@@ -12,7 +12,9 @@ import msgspec
 from ojster.client.interface import Client
 from ojster.core.errors import OjsterError
 from ojster.core.job import Job
+from ojster.core.states import JobState
 from ojster.jobs.claim_policy import Claim
+from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.messages import Acknowledgement, hand_back
 from ojster.worker.backoff import UNREACHABLE
 from ojster.worker.execution import Ending
@@ -67,6 +69,8 @@ class OutcomeReports:
         self._lingers = lingers
         self._timer: asyncio.TimerHandle | None = None
         self._is_sending_soon = False
+        self._may_have_missed_jobs = False
+        """Whether a fetch had no answer: the server may have handed out jobs all the same."""
         self.waits_for_fetch = False
 
     @property
@@ -119,9 +123,13 @@ class OutcomeReports:
             except asyncio.CancelledError:
                 call.add_done_callback(lambda done: self._give_back(client, done))
                 raise
-        elif request.count > patiently and (jobs := await client.jobs.fetch(request)):
-            return jobs
-        return await client.jobs.fetch(msgspec.structs.replace(request, count=min(request.count, patiently)), wait)
+        try:
+            if not acks and request.count > patiently and (jobs := await client.jobs.fetch(request)):
+                return jobs
+            return await client.jobs.fetch(msgspec.structs.replace(request, count=min(request.count, patiently)), wait)
+        except BaseException:
+            self._may_have_missed_jobs = True
+            raise
 
     async def _report_and_fetch(self, client: Client, acks: list[Acknowledgement], request: Claim) -> list[Job]:
         """Make one call, and leave it to others to try again: the jobs that it brings must begin at once."""
@@ -129,6 +137,7 @@ class OutcomeReports:
             outcomes, fetched = await client.jobs.acknowledge_and_fetch(acks, request)
         except Exception as error:  # whatever happens, the outcomes of finished jobs are sent again
             log.debug("a report with a fetch failed: %s", error)
+            self._may_have_missed_jobs = True
             self._begin(self._reporter.send(client, [*acks]))
             return []
         if any(isinstance(outcome, OjsterError) for outcome in outcomes):
@@ -149,6 +158,24 @@ class OutcomeReports:
                 log.warning(
                     "%d jobs could not be handed back, and run when their leases end: %s", len(failed), failed[0]
                 )
+
+    async def hand_back_missed(self, client: Client) -> bool:
+        """Release the jobs in the answers to fetches that never came; return whether there may have been some.
+
+        Call it when the worker has no jobs that it knows of. Otherwise these wait until their leases end.
+        """
+        if not self._may_have_missed_jobs:
+            return False
+        self._may_have_missed_jobs = False
+        missed = JobFilter(states=(JobState.ACTIVE,), worker=self._worker_id, internal=True)
+        try:
+            held = await client.jobs.select(missed)
+        except OjsterError as error:
+            log.warning("cannot look for jobs whose fetch had no answer; they run when their leases end: %s", error)
+        else:
+            self._may_have_missed_jobs = held.total > len(held.jobs)
+            await self.hand_back_now(client, held.jobs)
+        return True
 
     async def drain(self, client: Client) -> None:
         """Report everything, and wait until that is done."""

@@ -28,6 +28,11 @@ class Stopping:
         self._worker_id = worker_id
         self._waiting: set[asyncio.Task[None]] = set()
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether threads still run whose attempts are over, but not reported."""
+        return bool(self._waiting)
+
     def stop(self, task: asyncio.Task[None], context: JobContext, tell: Callable[[Ending], None]) -> None:
         """Stop an attempt that the server has ended or the worker gives up, and tell the server when it has stopped."""
         context.give_up()

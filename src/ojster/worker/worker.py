@@ -259,7 +259,7 @@ class Worker:
         ----------
         until_empty:
             Return as soon as no job is available, no workflow has steps to start (beside a server: for half a second),
-            and all outcomes are reported. The default is false.
+            and all outcomes are reported, also those of functions that run on in threads. The default is false.
 
         Raises
         ------
@@ -352,7 +352,7 @@ class Worker:
             if jobs:
                 check.note_jobs()
                 await asyncio.sleep(0)  # let them begin: one that runs alone changes how many to fetch next
-            elif was_idle and await check.is_over():
+            elif was_idle and not await self._outbox.hand_back_missed(client) and await check.is_over():
                 return
             elif until_empty and not self._is_idle:
                 await self._wait_for_change(DRAIN_CHECK_SECONDS)  # what runs may enqueue jobs, and wait for them
@@ -379,7 +379,7 @@ class Worker:
 
     @property
     def _is_idle(self) -> bool:
-        return not self.active and not self._held and self._outbox.is_empty
+        return not self.active and not self._held and self._outbox.is_empty and not self._stopping.is_waiting
 
     def _take_in(self, client: Client, jobs: Sequence[Job]) -> None:
         """Begin fetched jobs, as many as there is room for, and hold the others."""
