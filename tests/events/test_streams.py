@@ -226,6 +226,15 @@ async def test_types_of_events_can_be_chosen(server: str, bench: Bench) -> None:
     assert [event["event"] for event in await asyncio.wait_for(reading, PATIENCE)] == ["job.progress"]
 
 
+@pytest.mark.parametrize("types", ["job.completed", "job.*,queue.paused"])
+async def test_transitions_can_be_chosen_by_the_type_of_their_event(server: str, bench: Bench, types: str) -> None:
+    job = await bench.push()
+    reading = await begin(Stream(server, f"/jobs/{job.id}/events?event_types={types}"))
+    await bench.ack(await bench.fetch_one())
+    told = [event["event_type"] for event in await asyncio.wait_for(reading, PATIENCE)]
+    assert told == (["job.completed"] if types == "job.completed" else ["job.started", "job.completed"])
+
+
 async def test_a_tenant_follows_only_what_is_its_own(server: str, bench: Bench) -> None:
     await bench.push(meta={"tenant_id": "acme"})
     theirs = await bench.push(meta={"tenant_id": "beta"})

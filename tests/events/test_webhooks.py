@@ -321,6 +321,7 @@ async def test_a_subscription_is_changed_silenced_and_deleted(
         {"url": "https://example.com", "events": []},
         {"url": "https://example.com", "events": ["*.completed"]},
         {"url": "https://example.com", "events": ["job*"]},
+        {"url": "https://example.com", "events": [""]},
         {"url": "ftp://example.com", "events": ["*"]},
         {"url": "https://", "events": ["*"]},
         {"url": "https://user:secret@example.com", "events": ["*"]},

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import UNSET
 
-from ojster.core.errors import InvalidRequest, NotFound
+from ojster.core.errors import NotFound
 from ojster.core.ids import new_id
 from ojster.core.job import Job
 from ojster.core.signatures import new_secret
@@ -18,6 +18,7 @@ from ojster.core.states import JobState
 from ojster.core.timestamps import format_timestamp
 from ojster.events import webhooks, wire
 from ojster.events.calls import WebhookCalls
+from ojster.events.event_types import check_event_types
 from ojster.events.subscription import Subscription
 from ojster.events.webhooks import Change
 from ojster.events.wire import EventFilterBody, SubscriptionBody, SubscriptionInfo, SubscriptionPatchBody
@@ -43,7 +44,7 @@ class WebhookService(CapabilityService, WebhookCalls):
         Raises
         ------
         InvalidRequest
-            A type of events is invalid.
+            A type of events does not exist.
         Forbidden
             The caller is limited to certain queues, and the filter names others or none.
         """
@@ -112,7 +113,7 @@ class WebhookService(CapabilityService, WebhookCalls):
         NotFound
             There is no such subscription.
         InvalidRequest
-            A type of events is invalid.
+            A type of events does not exist.
         Forbidden
             The caller is limited to certain queues, and the filter names others or none.
         """
@@ -203,7 +204,5 @@ def _decoded(raw: bytes | None) -> Any:
 
 
 def _events(names: list[str]) -> tuple[str, ...]:
-    for type in names:
-        if "*" in type[:-1] or not type or (type.endswith("*") and type != "*" and not type.endswith(".*")):
-            raise InvalidRequest(f"Invalid event type {type[:60]!r}. Use a type or 'job.*'.", field="events")
+    check_event_types(names, "events", may_end_in_star=True)
     return tuple(dict.fromkeys(names))

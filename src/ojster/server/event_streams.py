@@ -23,6 +23,7 @@ import msgspec
 from ojster.core.errors import BackendUnavailable, OjsterError
 from ojster.core.events import Event
 from ojster.core.ids import canonical_job_id
+from ojster.core.parsing import matches_any
 from ojster.core.states import FINISHED
 from ojster.core.tenant import ALL_TENANTS, NOBODY
 from ojster.core.timestamps import format_timestamp
@@ -87,7 +88,8 @@ class FollowedChannel(msgspec.Struct, frozen=True):
         if not self._has(event):
             return None
         told = tell(number, event)
-        return told if not self.types or told.name in self.types else None
+        wanted = not self.types or any(matches_any(type, self.types) for type in (told.name, event[0]))
+        return told if wanted else None
 
     def ends_with(self, event: Event) -> bool:
         """Whether this is the channel of a job, and the event finishes that job."""

@@ -17,6 +17,7 @@ from ojster.core.access import Operation
 from ojster.core.errors import InvalidRequest, NotFound, OjsterError
 from ojster.core.tenant import check_tenant
 from ojster.core.timestamps import format_timestamp
+from ojster.events.event_types import check_event_types
 from ojster.jobs.names import check_queue_name
 from ojster.jobs.scope import Caller
 from ojster.server.authentication import Credentials
@@ -131,6 +132,7 @@ class _Connection:
             raise InvalidRequest(f"A connection can follow at most {MAX_CHANNELS} channels. Unsubscribe from one.")
         if self._following is None:
             self._after = await self._service.events.last()  # before the check, so that no event is missed
+        check_event_types(types or (), "event_types", may_end_in_star=True)
         await self._check(name)
         self._channels[name] = FollowedChannel(name, frozenset(types or ()), self._service.scope.tenant)
         answer: dict[str, Any] = {"type": "subscribed", "channel": name}

@@ -16,6 +16,7 @@ from ojster.core.events import SOURCE
 from ojster.core.job import Job
 from ojster.core.states import FINISHED
 from ojster.core.timestamps import format_timestamp
+from ojster.events.event_types import check_event_types
 from ojster.jobs.names import check_queue_name
 from ojster.server.answer import Answer, encode
 from ojster.server.event_changes import EventChanges
@@ -177,6 +178,7 @@ _ENDS: Final = {"completed": "completed", "discarded": "failed", "cancelled": "c
 def _stream(request: HttpRequest, channel: str, begin: tuple[int, bool], job: Job | None = None) -> Answer:
     request.services.feed.check(request.caller_address())
     types = frozenset(filter(None, request.query.get("event_types", "").split(",")))
+    check_event_types(types, "event_types", may_end_in_star=True)
     followed = FollowedChannel(channel, types, request.service.scope.tenant)
     return Answer(headers=SSE_HEADERS, content_type=SSE, stream=_pieces(request, followed, begin, job), may_stop=True)
 

@@ -1,0 +1,182 @@
+"""The types of events: those that happen here, and those that the specification names.
+
+Spec: ojs-events 3, ojs-webhooks 5.2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from ojster.core.errors import InvalidRequest
+from ojster.core.parsing import meant_by
+
+EVENT_TYPES: Final = frozenset(
+    {
+        "backpressure.dropped",
+        "backpressure.rejected",
+        "backpressure.warning",
+        "batch.cancelled",
+        "batch.deleted",
+        "batch.enqueued",
+        "batch.retried",
+        "bulk.cancel.completed",
+        "bulk.delete.completed",
+        "bulk.enqueue.completed",
+        "bulk.retry.completed",
+        "collection.created",
+        "collection.deleted",
+        "cron.skipped",
+        "cron.triggered",
+        "dead_letter.added",
+        "dead_letter.deleted",
+        "dead_letter.pruned",
+        "dead_letter.retried",
+        "definition.created",
+        "definition.deleted",
+        "definition.updated",
+        "job.adjusted",
+        "job.cancelled",
+        "job.checkpointed",
+        "job.completed",
+        "job.discarded",
+        "job.enqueued",
+        "job.expired",
+        "job.failed",
+        "job.heartbeat",
+        "job.noted",
+        "job.pending",
+        "job.progress",
+        "job.reminded",
+        "job.resumed",
+        "job.retrying",
+        "job.scheduled",
+        "job.started",
+        "job.state_changed",
+        "job.timeout",
+        "job.total_timeout",
+        "job.ttl_expired",
+        "notification.dead",
+        "notification.failed",
+        "notification.sent",
+        "push.endpoint.changed",
+        "push.endpoint.deleted",
+        "push.endpoint.disabled",
+        "push.endpoint.recovered",
+        "push.endpoint.suspended",
+        "queue.configured",
+        "queue.created",
+        "queue.deleted",
+        "queue.paused",
+        "queue.resumed",
+        "rate_limit.dropped",
+        "rate_limit.dynamic_adjusted",
+        "rate_limit.exceeded",
+        "rate_limit.released",
+        "scheduling.pool_overloaded",
+        "scheduling.queue_starved",
+        "scheduling.rebalanced",
+        "schema.registered",
+        "server.shutdown",
+        "system.gap",
+        "system.maintenance_ended",
+        "system.maintenance_started",
+        "tenant.changed",
+        "tenant.created",
+        "tenant.deleted",
+        "tenant.limit_exceeded",
+        "token.created",
+        "token.revoked",
+        "token.rotated",
+        "webhook.dead",
+        "webhook.delivered",
+        "webhook.failed",
+        "webhook.subscription.created",
+        "webhook.subscription.deleted",
+        "webhook.test",
+        "worker.disabled",
+        "worker.enabled",
+        "worker.quiet",
+        "worker.started",
+        "worker.stopped",
+        "workflow.callback_fired",
+        "workflow.cancelled",
+        "workflow.completed",
+        "workflow.created",
+        "workflow.failed",
+        "workflow.held",
+        "workflow.job_completed",
+        "workflow.job_failed",
+        "workflow.pinned",
+        "workflow.released",
+        "workflow.retried",
+        "workflow.started",
+        "workflow.step_blocked",
+        "workflow.step_completed",
+        "workflow.step_failed",
+        "workflow.step_retried",
+    }
+)
+"""Types of the events that webhooks, streams and the event log have."""
+
+_SPECIFIED: Final = frozenset(
+    {
+        "backpressure.cleared",
+        "dead_letter.replayed",
+        "job.attempt_completed",
+        "job.attempt_failed",
+        "job.attempt_started",
+        "job.checkpoint_saved",
+        "job.created",
+        "job.dead",
+        "job.purged",
+        "job.stalled",
+        "priority.changed",
+        "progress.completed",
+        "progress.stalled",
+        "progress.updated",
+        "queue.config_updated",
+        "queue.full",
+        "queue.overflow",
+        "result.pruned",
+        "result.rejected",
+        "result.retrieved",
+        "result.stored",
+        "tenant.throttle_released",
+        "tenant.throttled",
+        "worker.heartbeat",
+    }
+)
+"""Types of events of the specification that no server of this version sends: a subscription may name them."""
+
+_KNOWN: Final = EVENT_TYPES | _SPECIFIED
+_PREFIXES: Final = frozenset({"*"}).union(
+    f"{type[:place]}.*" for type in _KNOWN for place, character in enumerate(type) if character == "."
+)
+
+
+def check_event_types(types: Collection[str], field: str, *, may_end_in_star: bool = False) -> None:
+    """Refuse types of events that do not exist.
+
+    Parameters
+    ----------
+    field:
+        The member of the request that names them.
+    may_end_in_star:
+        Whether ``*`` and prefixes such as ``job.*`` are types, too.
+
+    Raises
+    ------
+    InvalidRequest
+        A type does not exist; the error names the one that it looks like.
+    """
+    known = _KNOWN | _PREFIXES if may_end_in_star else _KNOWN
+    for type in types:
+        if type not in known:
+            meant = meant_by(type, known)
+            advice = (
+                f"; did you mean {meant!r}?"
+                if meant is not None
+                else f". Types begin with {', '.join(sorted({type.partition('.')[0] for type in EVENT_TYPES}))}."
+            )
+            raise InvalidRequest(f"Unknown event type {type[:60]!r}{advice}", field=field)
