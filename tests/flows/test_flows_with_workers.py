@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from ojster import App, Flow, Worker
+from ojster import App, Flow, SkipRest, Worker, chain
 from ojster.cli.main import cli
 from ojster.handlers import flow_execution
 from ojster.service import Service
@@ -332,3 +332,36 @@ def _copy() -> App:
     app = App()
     app.flow("journey")(handlers.run.function.__wrapped__)  # type: ignore[attr-defined]
     return app
+
+
+@pytest.mark.parametrize(("how", "expected"), [("job", [1, 2]), ("chain", [5, 1, 2]), ("own", [])])
+async def test_a_step_that_skips_the_rest_gives_its_flow_a_result(url: str, how: str, expected: list[int]) -> None:
+    app, ran = App(url), list[int]()
+
+    @app.job("check")
+    async def check(number: int) -> Any:
+        ran.append(number)
+        if number == 1:
+            raise SkipRest({"changed": 0})
+        return number
+
+    @app.flow("checks")
+    async def checks(flow: Flow) -> Any:
+        match how:
+            case "job":
+                first: Any = await flow.run(check, 1)
+            case "chain":
+                first = await flow.run(chain(check.s(5), check.s(1), check.s(6)))
+            case _:
+                raise SkipRest("nothing to do")
+        return [first, await flow.run(check, 2)]
+
+    run = await checks.astart()
+    await Worker(app).run(until_empty=True)
+    results = {
+        "job": [{"changed": 0}, 2],
+        "chain": [None, 2],
+        "own": "nothing to do",
+    }
+    assert (await run.aresult(PATIENCE), ran) == (results[how], expected)
+    await app.aclose()

@@ -306,6 +306,8 @@ class RetryWorkflow(Released):
 class SkipRest(Released):
     """Complete this job and its workflow: steps that have not started are skipped; active jobs may finish.
 
+    In a flow, it completes the construct that the flow runs: the flow gets the result, and goes on.
+
     Parameters
     ----------
     result:

@@ -262,7 +262,8 @@ _LEFT: Final = {"code": "cancelled", "message": "The flow that has asked for thi
 def skip_rest(tx: Transaction, job: Job) -> None:
     """Skip the steps that have not started, so that the workflow completes: in its main part, or in a branch of it.
 
-    The part is the one that the active job is in.
+    The part is the one that the active job is in. In a flow, it is what the flow has asked for: the flow gets its
+    result, and decides what comes next.
     """
     if job.node is None:
         return
@@ -271,10 +272,16 @@ def skip_rest(tx: Transaction, job: Job) -> None:
     workflow = graph.workflows[job.node >> NODE_BITS]
     parts = {part.id: part for part in graph.parts_of(workflow)}
     graph.load([job.node])
-    lineage = graph.lineage(graph.nodes[job.node])
-    part = next(parts[inner.id] for inner, container in lineage if container.id == workflow.root)
-    if part.has_ended or (part.position == 0 and workflow.state != WorkflowState.RUNNING):
-        return  # the workflow is being cancelled
+    for part, container in graph.lineage(graph.nodes[job.node]):
+        if container.kind == Kind.FLOW and part.id != body_of(container):
+            is_over = part.kind == Kind.JOB or part.verdict is not None
+            break
+        if container.id == workflow.root:
+            part = parts[part.id]
+            is_over = part.position == 0 and workflow.state != WorkflowState.RUNNING  # it is being cancelled
+            break
+    if is_over or part.has_ended:
+        return
     run = Advance(graph)
     graph.change(workflow)
     abort(run, workflow, part, NodeState.COMPLETED, _NOT_NEEDED, rest=NodeState.SKIPPED)
