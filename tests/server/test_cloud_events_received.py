@@ -145,6 +145,7 @@ async def test_the_first_trigger_that_covers_an_event_names_the_job_and_makes_it
         ({"data": 0}, [0]),
         ({"data_base64": base64.b64encode(b'{"a": 1}').decode()}, [{"a": 1}]),
         ({"data": [1], "data_base64": None}, [1]),
+        ({"data": None, "data_base64": base64.b64encode(b"[2]").decode()}, [2]),
         ({"data_base64": None}, []),
         ({"data": 1, "subject": None, "traceparent": "00-x", "n": 7}, [1]),
     ],

@@ -199,7 +199,7 @@ def _event_of(members: Members) -> CloudEvent:
 
 
 def _from_base64(members: Members) -> Raw:
-    if "data" in members:
+    if bytes(members.get("data", b"null")) != b"null":
         raise InvalidRequest("A CloudEvent has 'data' or 'data_base64', not both.", field="data_base64")
     try:
         decoded = base64.b64decode(msgspec.json.decode(members["data_base64"], type=str), validate=True).strip()
