@@ -6,6 +6,7 @@ import inspect
 from typing import Annotated, Any
 from urllib.parse import parse_qsl
 
+import httpx
 import msgspec
 import pytest
 
@@ -25,7 +26,7 @@ from ojster.core.calls import (
     Whole,
     calls_of,
 )
-from ojster.core.errors import InvalidRequest, OjsterError
+from ojster.core.errors import BackendError, InvalidRequest, OjsterError
 from ojster.core.rate_limit import Limits, Rate
 from ojster.fleet.ml_resources import ResourceLimits
 from ojster.queues.wire import BackpressureBody, QueueConfigBody
@@ -33,7 +34,7 @@ from ojster.server.application import Application
 from ojster.server.endpoints import routes_of
 from ojster.server.route import BASE
 from ojster.service import Service
-from tests.client.in_memory import InMemoryTransport, connect, to
+from tests.client.in_memory import InMemoryTransport, answering, connect, to
 from tests.conftest import Bench, Http
 
 CAPABILITIES: list[tuple[str, type[Calls]]] = sorted(
@@ -78,6 +79,18 @@ def test_each_declared_call_has_an_endpoint(name: str, call: Declared) -> None:
         assert not call.call.needs or route.needs == call.call.needs
     if isinstance(call.call, Deletion):
         assert len(call.call.answer(*call.in_path).__struct_fields__) >= len(call.in_path)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("name", "call"), [(name, call) for name, call in DECLARED if isinstance(call.call, Deletion)], ids=named
+)
+async def test_nothing_counts_as_deleted_if_something_else_answers(name: str, call: Declared) -> None:
+    client = HttpClient("http://test")
+    connect(client, answering(lambda sent: httpx.Response(200, text="<html>Log in</html>")))
+    with pytest.raises(BackendError, match="without JSON"):
+        await getattr(getattr(client, name), call.name)(*(["x"] * len(call.in_path)))
+    await client.close()
 
 
 @pytest.mark.anyio

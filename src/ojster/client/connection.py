@@ -159,7 +159,8 @@ class RemoteCapability(Calls):
             wait=call.wait,
             once=call.once,
         )
-        return None if isinstance(call, Deletion) else read_answer(call.answer, content).value()
+        answer = read_answer(call.answer, content)  # also of a deletion: another server's page may be a success, too
+        return None if isinstance(call, Deletion) else answer.value()
 
     async def _collect(self, call: Declaration[Any], path: str, query: str) -> list[Any]:
         """Return all pages of a list in one. A server may make smaller pages than it is asked for."""
