@@ -48,6 +48,8 @@ def test_clients_call_a_server_at_a_path(serving: forked.Popen, folder: Path) ->
         assert app.handlers["email.send"].enqueue("ada@example.com").state == "available"
     shown = forked.run([sys.executable, "-m", "ojster", "jobs", "list", "--url", f"unix://{path}"])
     assert "email.send" in shown.stdout
+    probe = forked.run([sys.executable, "-m", "ojster", "healthy", f"unix://{path}"])
+    assert (probe.returncode, '"ready"' in probe.stdout) == (0, True), probe.stderr
     with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://anything.example") as client:
         assert client.get("/health").json()["status"] == "ok"
     with pytest.raises(Conflict, match="Another server listens"):

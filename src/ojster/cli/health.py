@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from pathlib import Path
@@ -12,6 +13,8 @@ import click
 from ojster.cli.declared import Seconds
 from ojster.cli.option_rules import used_options
 from ojster.cli.options import examples
+from ojster.storage.database import without_password
+from ojster.storage.urls import known_url
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +47,7 @@ def age_of(file: Path) -> float | None:
         "ojster healthy /tmp/healthy",
         "ojster healthy /tmp/healthy --max-age 60",
         "ojster healthy http://127.0.0.1:8080",
+        "ojster healthy unix:///run/ojster.sock",
     )
 )
 @click.argument("file", metavar="FILE|URL")
@@ -61,7 +65,7 @@ def healthy(file: str, max_age: float) -> int:
     Exits with 0 if the worker's last heartbeat was answered within --max-age seconds, or if the server can write to its
     database; otherwise with 1.
     """
-    if file.startswith(("http://", "https://")):
+    if file.startswith(("http://", "https://", "unix:///")):
         if used_options("max_age"):
             raise click.UsageError("--max-age has no effect on a server. Leave it out.")
         return _ready(file)
@@ -77,12 +81,19 @@ def healthy(file: str, max_age: float) -> int:
 
 
 def _ready(url: str) -> int:
-    import httpx
+    from ojster.client.transport import NETWORK_ERRORS, Response, Transport  # not needed for a file
+
+    async def ask() -> Response:
+        transport = Transport(known_url(url).rstrip("/"), {})
+        try:
+            return await transport.send("GET", "/ready", patience=PROBE_SECONDS)
+        finally:
+            await transport.close()
 
     try:
-        answer = httpx.get(f"{url.rstrip('/')}/ready", timeout=PROBE_SECONDS)
-    except httpx.HTTPError as error:
-        click.echo(f"The server at {url} does not answer: {error}", err=True)
+        answer = asyncio.run(ask())
+    except NETWORK_ERRORS as error:
+        click.echo(f"The server at {without_password(url)} does not answer: {error or type(error).__name__}", err=True)
         return 1
-    click.echo(answer.text, err=not answer.is_success)
+    click.echo(answer.content.decode(errors="replace"), err=not answer.is_success)
     return 0 if answer.is_success else 1
