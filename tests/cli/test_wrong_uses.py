@@ -258,6 +258,23 @@ def test_a_wrong_token_is_refused_with_what_to_do(newcomer: Newcomer) -> None:
         server.wait(PATIENCE)
 
 
+@pytest.mark.parametrize("url", ["http://", "http://[", "http://a:99999", "http://a:b", "https://a:0", "https://x:y@"])
+@pytest.mark.parametrize("command", [("jobs", "list", "--url"), ("worker", "shop:app", "--url"), ("healthy",)])
+def test_a_malformed_url_of_a_server_is_refused(newcomer: Newcomer, command: tuple[str, ...], url: str) -> None:
+    code, said = newcomer.ojster(*command, url)
+    assert code == 1
+    assert "as in http://127.0.0.1:8080." in said
+    assert "x:y" not in said
+
+
+def test_an_error_of_a_server_does_not_show_the_password_in_its_url(newcomer: Newcomer) -> None:
+    for command in (("jobs", "list", "--url"), ("healthy",)):
+        code, said = newcomer.ojster(*command, "http://ada:secret@127.0.0.1:1")
+        assert code in (1, 5)
+        assert "http://ada:***@127.0.0.1:1" in said
+        assert "secret" not in said
+
+
 @pytest.mark.parametrize("url", ["jobs.db", "redis://localhost", "sqlite:/jobs.db", "localhost:8080"])
 def test_a_worker_of_a_url_that_is_none_says_so_and_ends(newcomer: Newcomer, url: str) -> None:
     code, said = newcomer.ojster("worker", "shop:app", "--url", url)

@@ -121,10 +121,17 @@ def test_clients_that_know_the_authority_are_served(
     certificate, key = ours.issue("first")
     servers.append(Server(tmp_path, "--tls-cert", str(certificate), "--tls-key", str(key)))
     (server,) = servers
-    with closing(App(server.url)) as app, pytest.raises(BackendUnavailable, match="certificate verify failed"):
+    with (
+        closing(App(server.url)) as app,
+        pytest.raises(BackendUnavailable, match=r"verify failed.*OJSTER_TLS_CA\."),
+    ):
         app._event_loop_thread.call(_once(app))
+    probe = forked.run([sys.executable, "-m", "ojster", "healthy", server.url], env=os.environ)
+    assert (probe.returncode, "certificate verify failed" in probe.stderr) == (1, True)
     monkeypatch.setenv(transport.AUTHORITY_VARIABLE, str(ours.path))
     assert push(server.url)
+    probe = forked.run([sys.executable, "-m", "ojster", "healthy", server.url], env=os.environ)
+    assert (probe.returncode, '"ready"' in probe.stdout) == (0, True)
 
 
 def test_a_new_certificate_is_used_without_a_restart(ours: Authority, tmp_path: Path, servers: list[Server]) -> None:

@@ -11,7 +11,15 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from ojster.client.transport import CANNOT_CONNECT, NETWORK_ERRORS, SHORT_SECONDS, Response, Transport
+from ojster.client.transport import (
+    AUTHORITY_VARIABLE,
+    CANNOT_CONNECT,
+    CERTIFICATE_ERRORS,
+    NETWORK_ERRORS,
+    SHORT_SECONDS,
+    Response,
+    Transport,
+)
 from ojster.core.calls import Calls, Declaration, Declared, Deletion, Listing, NumberedListing
 from ojster.core.errors import BackendError, BackendUnavailable, OjsterError
 from ojster.core.job import Job
@@ -22,6 +30,7 @@ from ojster.jobs.failure import Failure
 from ojster.jobs.job_json import from_json
 from ojster.jobs.messages import FailureReport
 from ojster.jobs.queries import Page
+from ojster.storage.database import without_password
 
 log = logging.getLogger(__name__)
 
@@ -40,9 +49,11 @@ class Connection:
     def __init__(
         self, url: str, *, patience: float = DEFAULT_RETRY_SECONDS, headers: Mapping[str, str] | None = None
     ) -> None:
-        self.url = url.rstrip("/").removesuffix("/ojs/v1")
+        place = url.rstrip("/").removesuffix("/ojs/v1")
+        self.url = without_password(place)
+        """The server, for errors."""
         self.patience = patience
-        self.transport = Transport(self.url, _HEADERS | dict(headers or {}))
+        self.transport = Transport(place, _HEADERS | dict(headers or {}))
 
     async def close(self) -> None:
         """Close the connections."""
@@ -134,10 +145,10 @@ class Connection:
 
     def unreachable(self, error: Exception) -> BackendUnavailable:
         """Return the error for a failed connection."""
-        return BackendUnavailable(
-            f"The server {self.url} cannot be reached: {error or type(error).__name__}. "
-            "Check the URL, and that the server runs (ojster serve)."
-        )
+        advice = "Check the URL, and that the server runs (ojster serve)."
+        if isinstance(error, CERTIFICATE_ERRORS):
+            advice = f"Name the authority of its certificate in {AUTHORITY_VARIABLE}."
+        return BackendUnavailable(f"The server {self.url} cannot be reached: {error or type(error).__name__}. {advice}")
 
 
 class RemoteCapability(Calls):

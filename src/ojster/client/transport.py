@@ -34,6 +34,9 @@ NETWORK_ERRORS: Final = (aiohttp.ClientError, OSError)
 CANNOT_CONNECT: Final = (aiohttp.ClientConnectorError, ConnectionRefusedError)
 """Errors of a connection that was never made, so that nothing has arrived."""
 
+CERTIFICATE_ERRORS: Final = (aiohttp.ClientConnectorCertificateError,)
+"""Errors of a server whose certificate is not of a known authority."""
+
 MAX_CONNECTIONS: Final = 100
 """Maximum number of connections to the server for short requests, and for long ones; further requests wait for one."""
 

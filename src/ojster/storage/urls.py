@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
+from urllib.parse import urlsplit
 
 from ojster.core.errors import BackendUnavailable, InvalidRequest
 from ojster.storage.database import SQLITE, URL_VARIABLE, are_same, names_a_database, sqlite_path, without_password
@@ -15,8 +16,10 @@ TOKEN_VARIABLE: Final = "OJSTER_TOKEN"  # noqa: S105  (a name)
 
 
 def known_url(url: str) -> str:
-    """Return a URL; raise ``InvalidRequest`` if it is that of neither a database nor a server, or names no file."""
-    if not (names_a_database(url) or url.startswith(("http://", "https://", "unix:///"))):
+    """Return a URL; raise ``InvalidRequest`` if it is that of neither a database nor a server, or is malformed."""
+    if url.startswith(("http://", "https://")):
+        _check_server(url)
+    elif not (names_a_database(url) or url.startswith("unix:///")):
         raise InvalidRequest(
             f"The URL {without_password(url)!r} is neither a database (sqlite:///…, postgresql://…) nor a "
             "server (http://…, unix:///…)."
@@ -24,6 +27,19 @@ def known_url(url: str) -> str:
     if url.startswith(SQLITE):
         sqlite_path(url)
     return url
+
+
+def _check_server(url: str) -> None:
+    problem = "has no host, or the port 0"
+    try:
+        parts = urlsplit(url)
+        if parts.hostname and parts.port != 0:
+            return
+    except ValueError as error:
+        problem = f"is malformed: {error}"
+    raise InvalidRequest(
+        f"The URL {without_password(url)!r} {problem}. Write that of a server as in http://127.0.0.1:8080."
+    )
 
 
 def refuse_other(url: str) -> None:
