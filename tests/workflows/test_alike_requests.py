@@ -90,7 +90,9 @@ def said(new: NewWorkflow) -> Any:
             continue
         envelope = msgspec.json.decode(planned.envelope)
         assert envelope["id"] == planned.id
-        jobs[number] = msgspec.structs.asdict(planned) | {"envelope": in_order(envelope), "model": None}
+        version = planned.version and bytes(planned.version)
+        members = {"envelope": in_order(envelope), "model": None, "version": version}
+        jobs[number] = msgspec.structs.asdict(planned) | members
         assert envelope["workflow_id"] == new.id
     of_workflow = {
         name: getattr(new, name) for name in NewWorkflow.__struct_fields__ if name not in ("plan", "unknown")

@@ -12,8 +12,9 @@ from ojster.core.json_objects import Members, opening_brackets, stored_members
 class HasCommon(Protocol):
     """The model of a job, as far as bodies are concerned."""
 
-    common: Members
-    """The members of its requests without their arguments."""
+    @property
+    def common(self) -> Members:
+        """The members of its requests without their arguments."""
 
 
 M = TypeVar("M", bound=HasCommon)
@@ -27,7 +28,8 @@ LARGEST_KNOWN_BODY: Final = 4_000
 MOST_BRACKETS: Final = 50
 """With more brackets in its arguments, a body is read: it may be nested too deeply."""
 
-_ARGS: Final = b'"args"'
+ARGS: Final = b'"args"'
+"""The name of the arguments in a body."""
 _OTHERS: Final = b'["others"]'
 
 _read_value: Final = msgspec.json.Decoder(msgspec.Raw).decode
@@ -53,7 +55,7 @@ class KnownBodies(Generic[M]):
 
     def find(self, body: bytes, tenant: str | None) -> tuple[M, bytes] | None:
         """Return the model of the job in a tenant's body, and its arguments; ``None``: the body must be read."""
-        known = self._known.get((tenant, body[: body.find(_ARGS)]))
+        known = self._known.get((tenant, body[: body.find(ARGS)]))
         if known is None:
             return None
         before, after, model = known
@@ -71,7 +73,7 @@ class KnownBodies(Generic[M]):
 
     def remember(self, body: bytes, args: bytes, tenant: str | None, model: M) -> None:
         """Remember a body that was read, with the model of its job, if its arguments can be told from the rest."""
-        key = tenant, body[: body.find(_ARGS)]
+        key = tenant, body[: body.find(ARGS)]
         if len(body) > LARGEST_KNOWN_BODY or body.count(args) != 1:
             return
         before, after = body.split(args)

@@ -17,6 +17,7 @@ from ojster.core.references import INDEX, ITEM, STEP_NAME
 from ojster.jobs.models import Models
 from ojster.jobs.names import refuse_reserved
 from ojster.workflows.node import EXPANDED, FLOW_JOB, MAX_NODES, Kind, Node, Rule
+from ojster.workflows.plan.alike_steps import AlikeSteps
 from ojster.workflows.plan.compensations import holds_compensation, is_undone, own_compensation
 from ojster.workflows.plan.job_requests import flow_job, idle_in, job_request, options_of, promise, trace_members
 from ojster.workflows.plan.members import MAX_REPORTED_PROBLEMS, Problem, others_in, text, unknown_in
@@ -148,12 +149,30 @@ class StepReader:
     def _steps(self, raw_steps: Sequence[bytes | msgspec.Raw], first: Here) -> list[RequestedStep]:
         """Return the steps of a list; ``first``: the place of the first, with the path of the list."""
         siblings, steps = first.siblings, list[RequestedStep]()
+        alike = AlikeSteps(self._models, self._tenant, self._workflow_id)
         for index, raw in enumerate(raw_steps):
             position = first.position + index
             here = first.inside(siblings, position, f"{first.path}[{index}]", position)
             here.can_be_undone, here.gives_values = first.can_be_undone, first.gives_values
-            steps.append(self._attempt(raw, here))
+            steps.append(self._listed(raw, here, alike))
         return steps
+
+    def _listed(self, raw: bytes | msgspec.Raw, here: Here, alike: AlikeSteps) -> RequestedStep:
+        """Return a step of a list. One that is like others of the list is not read again."""
+        copy = alike.copy(bytes(raw), here) if self._nodes < MAX_NODES else None
+        if copy is not None:
+            self._nodes += 1
+            return copy
+        remarks = self._remarks
+        step = self._attempt(raw, here)
+        if self._remarks == remarks:
+            alike.learn(bytes(raw), step)
+        return step
+
+    @property
+    def _remarks(self) -> int:
+        """The number of remarks about the steps so far."""
+        return len(self.problems) + len(self.unknown) + len(self.kept)
 
     def _attempt(
         self,
