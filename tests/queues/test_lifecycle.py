@@ -142,6 +142,17 @@ async def test_waiting_jobs_are_moved_to_another_queue(http: Http, bench: Bench)
     assert stats.counts["active"] == 2
 
 
+async def test_no_job_is_moved_to_a_queue_that_does_not_take_its_type(http: Http, bench: Bench) -> None:
+    waiting = [await bench.push(type, queue="payments") for type in ("mail.send", "pay")]
+    await http("PUT", f"{QUEUES}/billing/config", {"allowed_job_types": ["mail.*"]})
+    order = {"strategy": "move", "target_queue": "billing"}
+    refused = await http("DELETE", f"{QUEUES}/payments", order)
+    assert (refused.status_code, "does not take jobs of type 'pay'" in refused.text) == (422, True), refused.text
+    assert {(await bench.find(job)).queue for job in waiting} == {"payments"}
+    await http("PUT", f"{QUEUES}/billing/config", {"allowed_job_types": ["mail.*", "pay"]})
+    assert (await http("DELETE", f"{QUEUES}/payments", order)).json()["jobs_affected"] == 2
+
+
 async def test_a_queue_with_active_jobs_is_not_deleted(http: Http, bench: Bench) -> None:
     await bench.push("a", queue="payments")
     await bench.fetch_one("payments")

@@ -52,19 +52,18 @@ def create(tx: Transaction, wanted: Configuration) -> Queue | OjsterError:
     return queue
 
 
-def drain(tx: Transaction, drainings: Sequence[Draining]) -> list[int]:
-    """Discard or move those of the jobs that wait; return their number for each."""
-    results = []
-    for draining in drainings:
-        jobs = [job for job in tx.lock_jobs(draining.ids).values() if job.state in WAITING_STATES]
-        if draining.target is None:
-            lock_with(tx, jobs)
-            _discard(tx, jobs)
-        else:
-            _move(tx, jobs, draining.target)
-        results.append(len(jobs))
+@for_each
+@returns_refusal
+def drain(tx: Transaction, draining: Draining) -> int:
+    """Discard or move those of the jobs that wait; for each, return their number, or why none of them is moved."""
+    jobs = [job for job in tx.lock_jobs(draining.ids).values() if job.state in WAITING_STATES]
+    if draining.target is None:
+        lock_with(tx, jobs)
+        _discard(tx, jobs)
+    else:
+        _move(tx, jobs, draining.target)
     settle(tx)
-    return results
+    return len(jobs)
 
 
 def _discard(tx: Transaction, jobs: Sequence[Job]) -> None:
@@ -77,6 +76,9 @@ def _discard(tx: Transaction, jobs: Sequence[Job]) -> None:
 
 
 def _move(tx: Transaction, jobs: Sequence[Job], target: str) -> None:
+    for check in hooks(tx).check_move:
+        for job in jobs:
+            check(tx, job, target)
     ensure_queues(tx, (target,))
     for job in jobs:
         tx.count(job.queue, job.tenant, job.state, -1)

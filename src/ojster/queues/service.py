@@ -14,7 +14,7 @@ from ojster.core.timestamps import format_optional, format_timestamp
 from ojster.core.wire import JobCountsBody
 from ojster.jobs.filter_walk import JobFilter, batches
 from ojster.jobs.names import check_queue_name, is_internal
-from ojster.jobs.scope import CapabilityService, Scope
+from ojster.jobs.scope import CapabilityService, Scope, accepted
 from ojster.jobs.service import JobService
 from ojster.jobs.sweeps import SWEEP_BATCH_SIZE
 from ojster.queues import lifecycle, overview, preview, queues
@@ -125,6 +125,8 @@ class QueueService(CapabilityService, QueueCalls):
             There is no such queue, or it has active jobs, or waiting ones with ``reject``.
         InvalidRequest
             ``move`` has no other queue as ``target``.
+        JobTypeNotAllowed
+            The queue ``target`` does not take the type of a job. Those before it may have been moved.
         """
         self.scope.require_all_tenants("Deleting a queue")
         self.scope.check_queue(name if target is None else (name, target))
@@ -223,7 +225,7 @@ class QueueService(CapabilityService, QueueCalls):
         changed = 0
         chosen = JobFilter(queue=name, states=lifecycle.WAITING_STATES)
         async for ids in batches(self.database, chosen, SWEEP_BATCH_SIZE):
-            changed += await self.database.run(lifecycle.drain, Draining(ids, target))
+            changed += accepted(await self.database.run(lifecycle.drain, Draining(ids, target)))
         return changed
 
     async def resume(self, name: str) -> Queue:
