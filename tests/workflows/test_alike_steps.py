@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 from unittest.mock import patch
 
@@ -98,9 +99,8 @@ def test_a_list_is_read_as_if_each_step_were_alone(
 
 
 @pytest.mark.parametrize("around", AROUND)
-@pytest.mark.parametrize("args", ARGS)
-def test_a_step_that_follows_alike_ones_is_read_as_if_it_were_alone(around: bytes, args: bytes) -> None:
-    for inside in INSIDE:
+def test_a_step_that_follows_alike_ones_is_read_as_if_it_were_alone(around: bytes) -> None:
+    for inside, args in itertools.product(INSIDE, ARGS):
         body = inside % b",".join(around % own for own in (b"[1]", b"[2]", b"[3]", args, b"[4]"))
         assert outcome(body) == read_one_by_one(body)
 
