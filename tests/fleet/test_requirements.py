@@ -58,12 +58,31 @@ async def test_jobs_that_no_worker_can_run_are_reported_with_the_reason(bench: B
     await beat(bench, "w", memory_mb=2048, region="eu")
     found = {one.queue: one for one in await bench.service.fleet.unrunnable()}
     assert (found["default"].jobs, found["default"].job_id) == (2, first)
-    assert found["default"].reasons == ["memory_mb: Gte 4096 is required; the worker has 2048"]
+    assert found["default"].reasons == ["memory_mb: at least 4096 is required; the worker has 2048"]
     assert (found["far"].job_id, found["far"].reasons) == (other, ["no worker takes jobs of this queue"])
     await beat(bench, "v", "default", "far", memory_mb=5000, region="eu")
     assert await bench.service.fleet.unrunnable() == []
     shown = {worker.id: worker.provides for worker in await bench.service.fleet.all()}
     assert shown["w"] == {"accelerator": ["cpu"], "memory_mb": ["2048"], "region": ["eu"]}
+
+
+@pytest.mark.parametrize(
+    ("condition", "said"),
+    [
+        ({"operator": "In", "values": ["b", "c"]}, "b or c is required; the worker has a"),
+        ({"operator": "NotIn", "values": ["a"]}, "anything but a is required; the worker has a"),
+        ({"operator": "DoesNotExist"}, "no value is required; the worker has a"),
+        ({"operator": "Lt", "values": [3]}, "less than 3 is required; the worker has a"),
+        ({"key": "m", "operator": "Exists"}, "any value is required; the worker has none"),
+    ],
+)
+async def test_the_reason_says_in_words_what_is_required(bench: Bench, condition: dict[str, Any], said: str) -> None:
+    affinity = {"required": [{"key": "l"} | condition]}
+    body = {"type": "t", "args": [], "ext_ml_affinity": affinity}
+    await bench.service.jobs.enqueue([read_members(msgspec.json.encode(body))])
+    await beat(bench, "w", l="a")
+    (found,) = await bench.service.fleet.unrunnable()
+    assert [reason.partition(": ")[2] for reason in found.reasons] == [said]
 
 
 @pytest.mark.parametrize("requires", [[], 3, {"": 1}, {"a": {}}, {"a": []}, {"a": None}, {"a": [[]]}, {"a": "x" * 300}])

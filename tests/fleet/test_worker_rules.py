@@ -143,7 +143,7 @@ async def test_a_rule_removes_a_capability_that_a_worker_reports(bench: Bench) -
     await bench.service.fleet.change_rule("w", {"provides": {"ssd": None}})
     assert await bench.fetch(worker_id="w") == []
     (found,) = await bench.service.fleet.unrunnable()
-    assert found.reasons == ["ssd: In true is required; the worker has none"]
+    assert found.reasons == ["ssd: true is required; the worker has none"]
 
 
 async def test_a_job_that_no_worker_may_run_is_told_with_the_reason(bench: Bench) -> None:

@@ -17,7 +17,7 @@ from ojster.core.job import Job
 from ojster.core.tenant import TENANT_NAMES_RANGE
 from ojster.fleet.abilities import PLAIN, Abilities, decode_abilities, worker_rules_by_id
 from ojster.fleet.matching import find_needs
-from ojster.fleet.requirements import Needs, ProvidedFacts
+from ojster.fleet.requirements import Needs, Operator, ProvidedFacts
 from ojster.jobs.names import RESERVED_QUEUE_PREFIX
 from ojster.jobs.versions import shown_version
 from ojster.storage.transaction import Transaction
@@ -182,13 +182,26 @@ def _unmet_requirements(worker: Abilities, type: str, version: int | None, needs
     return lacks if needs is None or worker.provided.meets(needs) else lacks + _missing(worker.provided, needs)
 
 
+_WORDS: Final[dict[Operator, str]] = {
+    "In": "",
+    "NotIn": "anything but",
+    "Exists": "any value",
+    "DoesNotExist": "no value",
+    "Gt": "more than",
+    "Gte": "at least",
+    "Lt": "less than",
+    "Lte": "at most",
+}
+"""What operators say in front of the values that they compare with."""
+
+
 def _missing(provided: ProvidedFacts, needs: Needs) -> list[str]:
     """Return the requirements of a job that a worker does not meet."""
     lacks = []
     for condition in needs.required:
         facts = provided.facts.get(condition.key, ())
         if not condition.holds(facts):
-            wanted = " ".join(filter(None, [condition.operator, ", ".join(condition.values)]))
+            wanted = " ".join(filter(None, [_WORDS[condition.operator], " or ".join(condition.values)]))
             has = ", ".join(facts) if facts else "none"
             lacks.append(f"{condition.key}: {'not ' * condition.negated}{wanted} is required; the worker has {has}")
     for name, amount in needs.used:
