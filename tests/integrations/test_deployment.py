@@ -17,6 +17,8 @@ from click import Context
 from prometheus_client.parser import text_string_to_metric_families
 
 from ojster.cli.main import cli
+from ojster.cli.signals import ENDING_SECONDS
+from ojster.worker.worker import DEFAULT_GRACE
 from tests.conftest import Bench, Http
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
@@ -57,6 +59,17 @@ def test_each_command_line_is_valid(words: list[str]) -> None:
 def test_a_unit_stops_its_main_process_alone() -> None:
     for unit in (DEPLOY / "systemd").glob("*.service"):  # else child processes would die with the jobs that they run
         assert "\nKillMode=mixed\n" in unit.read_text(), unit.name
+
+
+def test_a_worker_has_the_time_that_its_end_may_take() -> None:
+    (unit,) = (DEPLOY / "systemd").glob("ojster-worker@.service")
+    service = yaml.safe_load((DEPLOY / "docker" / "compose.yaml").read_text())["services"]["worker"]
+    times = [
+        *re.findall(r"^TimeoutStopSec=(\d+)$", unit.read_text(), re.MULTILINE),
+        service["stop_grace_period"].removesuffix("s"),
+        yaml.safe_load((DEPLOY / "helm" / "ojster" / "values.yaml").read_text())["terminationGracePeriodSeconds"],
+    ]
+    assert [int(time) > DEFAULT_GRACE + ENDING_SECONDS for time in times] == [True] * 3, times
 
 
 def queries() -> Iterator[tuple[str, str]]:
