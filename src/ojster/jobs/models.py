@@ -245,22 +245,22 @@ class Models:
             return self.read(stored_members(request), tenant)
         if not model:
             return self._read_and_keep(shape, stored_members(request), tenant)
-        others = b',"workflow_id":%b,"workflow_step":%b' % (bytes(step.workflow_id), bytes(step.workflow_step))
-        return self.copy(model, args, others)
+        return self.copy(model, args, bytes(step.workflow_id), bytes(step.workflow_step))
 
     def model_of(self, request: Members, tenant: str) -> Model | None:
         """Return the model of the jobs of steps that differ from a request in their arguments alone, if it is kept."""
         shape = shape_of(request, tenant, is_step=True)
         return None if shape is None else self._models.get(shape)
 
-    def copy(self, model: Model, args: bytes, others: bytes) -> NewJob:
-        """Return the job of a step with plain arguments, and the members that place it, each with a comma before it.
+    def copy(self, model: Model, args: bytes, workflow_id: bytes, place: bytes) -> NewJob:
+        """Return the job of a step with these plain arguments; ``workflow_id`` and ``place`` are JSON.
 
         Raises
         ------
         PayloadTooLarge, InvalidPayload
             The job is larger than allowed, or nested too deeply.
         """
+        others = b',"workflow_id":%b,"workflow_step":%b' % (workflow_id, place)
         return model.checked(model.with_others(args, others), args, self._largest)
 
     def _read_and_keep(self, shape: Shape, members: Members, tenant: str) -> NewJob:

@@ -60,7 +60,7 @@ class AlikeSteps:
     def __init__(self, models: Models, tenant: str, workflow_id: msgspec.Raw) -> None:
         self._models = models
         self._tenant = tenant
-        self._before_place = b',"workflow_id":%b,"workflow_step":' % bytes(workflow_id)
+        self._workflow_id = bytes(workflow_id)
         self._known = KnownBodies[_Known]()
         self._begun: dict[bytes, int] = {}
         """How many steps were read, by what they have before their arguments."""
@@ -72,7 +72,7 @@ class AlikeSteps:
         step, args = known
         place = _encode(here.place)
         try:
-            job = self._models.copy(step.model, args, self._before_place + place)
+            job = self._models.copy(step.model, args, self._workflow_id, place)
         except OjsterError:  # the reader says where it is
             return None
         request = msgspec.Raw(b"".join((step.before, args, step.after, place, b"}")))
