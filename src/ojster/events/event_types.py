@@ -150,8 +150,8 @@ _SPECIFIED: Final = frozenset(
 """Types of events of the specification that no server of this version sends: a subscription may name them."""
 
 _KNOWN: Final = EVENT_TYPES | _SPECIFIED
-_PREFIXES: Final = frozenset({"*"}).union(
-    f"{type[:place]}.*" for type in _KNOWN for place, character in enumerate(type) if character == "."
+_KNOWN_OR_PREFIX: Final = _KNOWN.union(
+    {"*"}, (f"{type[:place]}.*" for type in _KNOWN for place, character in enumerate(type) if character == ".")
 )
 
 
@@ -170,7 +170,7 @@ def check_event_types(types: Collection[str], field: str, *, may_end_in_star: bo
     InvalidRequest
         A type does not exist; the error names the one that it looks like.
     """
-    known = _KNOWN | _PREFIXES if may_end_in_star else _KNOWN
+    known = _KNOWN_OR_PREFIX if may_end_in_star else _KNOWN
     for type in types:
         if type not in known:
             meant = meant_by(type, known)
