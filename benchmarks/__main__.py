@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -56,6 +57,16 @@ def main() -> None:
     folder = Path(chosen.folder or ".").resolve() / f".benchmark-{os.getpid()}"
     folder.mkdir()
     figures: list[Figure] = []
+    try:
+        _measure_all(console, folder, chosen, figures)
+    finally:  # also what was measured before a failure, or Ctrl+C
+        shutil.rmtree(folder, ignore_errors=True)
+        show(console, figures)
+        _write(console, figures, time.monotonic() - started)
+
+
+def _measure_all(console: Console, folder: Path, chosen: argparse.Namespace, figures: list[Figure]) -> None:
+    """Add all figures, one after the other, and print each."""
     stores: list[Store] = []
     try:
         if chosen.store != "postgres":
@@ -68,12 +79,11 @@ def main() -> None:
     finally:
         for store in stores:
             store.close()
-        for file in sorted(folder.rglob("*"), reverse=True):
-            file.unlink()
-        folder.rmdir()
-    show(console, figures)
+
+
+def _write(console: Console, figures: list[Figure], seconds: float) -> None:
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()}"
-    console.print(f"{machine}; total {time.monotonic() - started:.0f} s")
+    console.print(f"{machine}; total {seconds:.0f} s")
     RESULTS.write_text(
         json.dumps(
             {
