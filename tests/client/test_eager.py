@@ -113,6 +113,17 @@ def test_workflows_and_flows_run_to_their_end_when_somebody_waits() -> None:
         assert held.refresh().state == "completed"
 
 
+def test_what_was_due_before_somebody_waits_runs_before_the_clock_jumps_on() -> None:
+    with app.eager():
+        steps = chain(gate("ok", timeout=60).set(fallback=double.using(expires_in=60).s(4)), wait(delay=86_400))
+        run = app.start(steps)
+        mode = app._eager
+        assert mode is not None
+        mode._clock.move_to(mode._clock() + 61_000_000)  # as if the program took so long
+        run.result(timeout=PATIENCE)
+        assert [step.state for step in run.info.walk() if step.type == "double"] == ["completed"]
+
+
 def test_a_thread_of_a_handler_belongs_to_its_run_with_its_context_and_is_told_so_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

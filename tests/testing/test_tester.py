@@ -16,7 +16,7 @@ from _pytest.outcomes import OutcomeException
 from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import deferred
 
-from ojster import App, Depends, Gzip, JobContext, JobFailed, JobHandle, Retry, chain, current_job
+from ojster import App, Depends, Gzip, JobContext, JobFailed, JobHandle, Retry, chain, current_job, gate
 from ojster.api import in_memory
 from ojster.testing import FakeContext, JobTester
 from ojster.testing.strategies import arguments_of, failures, json_values
@@ -293,6 +293,13 @@ def test_workflows_run_to_their_end(jobs: JobTester) -> None:
     jobs.drain()
     assert run.refresh().state == "completed"
     assert done == ["ada", "grace"]
+
+
+def test_a_workflow_that_was_due_before_runs_to_its_end(jobs: JobTester) -> None:
+    run = app.start(chain(gate("ok", timeout=60).set(fallback=send.using(expires_in=60).s("ada")), send.s("grace")))
+    jobs._clock.move_to(jobs._clock() + 61_000_000)  # as if the test took so long
+    jobs.finish(run)
+    assert (run.state, done) == ("completed", ["ada", "grace"])
 
 
 def test_an_endless_chain_of_jobs_is_told(jobs: JobTester, monkeypatch: pytest.MonkeyPatch) -> None:

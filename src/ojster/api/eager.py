@@ -323,10 +323,8 @@ class Eager(InMemory):
                 if await is_over():
                     return
                 await self._run_alone()
-                if await is_over() or (due := await self._run_due()) is None:
+                if await is_over() or not await self._let_time_pass():
                     return
-                self._clock.move_to(due)
-                await self._run_due()
 
 
 _running: ContextVar[_Run] = ContextVar("ojster_eager_run")
