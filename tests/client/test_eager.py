@@ -7,6 +7,7 @@ import inspect
 import threading
 from collections.abc import Iterator
 from contextvars import copy_context
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,21 @@ async def order(flow: Flow, number: int) -> list[object]:
     return [doubled, await flow.receive("paid")]
 
 
+@app.flow()
+async def count(flow: Flow) -> int:
+    numbers = flow.stream("numbers", int)
+    for number in range(3):
+        numbers.append(number)
+        await flow.sleep(86_400)
+    return await flow.receive("paid", int)
+
+
+@count.update
+async def add(flow: Flow, number: int) -> int:
+    await flow.sleep(3_600)
+    return number + await flow.run(double.using(delay=3_600), number)
+
+
 app.include(mail)
 
 
@@ -111,6 +127,17 @@ def test_workflows_and_flows_run_to_their_end_when_somebody_waits() -> None:
             held.result(timeout=0)
         held.approve("ok")
         assert held.refresh().state == "completed"
+
+
+def test_time_jumps_for_whoever_follows_a_run_or_asks_it() -> None:
+    with app.eager():
+        assert list(islice(count.start().stream("numbers", int), 3)) == [0, 1, 2]
+        flow = count.start()
+        assert flow.update(add, 7) == 21
+        flow.send("paid", 9)
+        watched = list(flow.watch())
+        assert (watched[0].state, watched[-1].state, watched[-1].finished) == ("running", "completed", True)
+        assert flow.result(timeout=PATIENCE) == 9
 
 
 def test_what_was_due_before_somebody_waits_runs_before_the_clock_jumps_on() -> None:

@@ -27,6 +27,8 @@ from ojster.core.public_settings import Retention, Settings
 from ojster.core.states import FINISHED, JobState
 from ojster.service import Service
 from ojster.storage.open import MEMORY
+from ojster.workflows.flow_service import FlowService
+from ojster.workflows.stream import StreamAddress
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -255,34 +257,67 @@ class Eager(InMemory):
 
     def _let_waits_run(self, service: Service) -> None:
         """Let calls that wait for an end run what it depends on: nobody else does."""
-        jobs, workflows, flows = service.jobs, service.workflows, service.flows
-        wait_for, show, update = jobs.wait_for, workflows.show, flows.update
+        jobs, workflows = service.jobs, service.workflows
+        wait_for, show = jobs.wait_for, workflows.show
 
         async def job_ended(id: str) -> bool:
             return (await jobs.find(id)).state in FINISHED
 
-        async def workflow_ended(id: str) -> bool:
-            return (await show(id, steps=False)).finished
+        async def workflow_changed(id: str, version: int | None) -> bool:
+            head = await show(id, steps=False)
+            return head.finished or version not in (None, head.version)
 
         async def wait_for_job(job_id: str, wait: float) -> Any:
             if wait > 0:
                 await self._run_until(lambda: job_ended(job_id))
             return await wait_for(job_id, wait)
 
-        async def show_workflow(workflow_id: str, *, wait: float = 0.0, **more: Any) -> Any:
-            if wait > 0 and more.get("version") is None:
-                await self._run_until(lambda: workflow_ended(workflow_id))
-            return await show(workflow_id, wait=wait, **more)
-
-        send_update = self._followed(update)
-
-        async def ask(workflow_id: str, *args: Any, wait_ms: int = 0, **more: Any) -> Any:
-            asked = await send_update(workflow_id, *args, **more)
-            return await flows.find_update(workflow_id, str(asked.id), wait_ms)
+        async def show_workflow(workflow_id: str, *, wait: float = 0.0, version: int | None = None, **more: Any) -> Any:
+            if wait > 0:
+                await self._run_until(lambda: workflow_changed(workflow_id, version))
+            return await show(workflow_id, wait=wait, version=version, **more)
 
         jobs.wait_for = wait_for_job  # type: ignore[method-assign]
         workflows.show = show_workflow  # type: ignore[method-assign]
+        self._let_flows_run(service.flows)
+
+    def _let_flows_run(self, flows: FlowService) -> None:
+        """Let calls that wait for what flows say run them."""
+        send_update, find_update, read_stream = self._followed(flows.update), flows.find_update, flows.read_stream
+
+        async def was_answered(id: str, number: str) -> bool:
+            return (await find_update(id, number)).state != "waiting"
+
+        async def has_more(address: StreamAddress) -> bool:
+            page = await read_stream(address)
+            return bool(page.chunks) or page.has_ended
+
+        async def ask(
+            workflow_id: str,
+            name: str,
+            args: list[Any],
+            step: str | None = None,
+            idempotency_key: str | None = None,
+            wait_ms: int = 0,
+        ) -> Any:
+            asked = await send_update(
+                workflow_id, name, args, step, idempotency_key
+            )  # without a wait: nothing runs yet
+            return await answer_of(workflow_id, str(asked.id), wait_ms)
+
+        async def answer_of(workflow_id: str, number: str, wait_ms: int = 0) -> Any:
+            if wait_ms > 0:
+                await self._run_until(lambda: was_answered(workflow_id, number))
+            return await find_update(workflow_id, number, wait_ms)
+
+        async def follow_stream(address: StreamAddress, wait_ms: int = 0) -> Any:
+            if wait_ms > 0:
+                await self._run_until(lambda: has_more(address))
+            return await read_stream(address, wait_ms)
+
         flows.update = ask  # type: ignore[method-assign]
+        flows.find_update = answer_of  # type: ignore[method-assign]
+        flows.read_stream = follow_stream  # type: ignore[method-assign]
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
