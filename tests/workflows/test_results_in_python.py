@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -12,6 +12,7 @@ import pytest
 from ojster import (
     App,
     Flow,
+    Orchestrator,
     Run,
     Step,
     Worker,
@@ -110,6 +111,34 @@ CASES: list[tuple[str, Step, Any]] = [
 ]
 
 
+def steps_of_a_graph() -> Step:
+    return Graph("two").add("a", echo.s("a")).add("b", echo.s("b"), after="a")
+
+
+@app.job("append")
+def append() -> None:
+    current_job().append(steps_of_a_graph())
+
+
+@app.orchestrator("laying")
+class Laying(Orchestrator):
+    def populate(self) -> None:
+        self.ensure("graph", steps_of_a_graph())
+
+
+IN_PLACES: list[tuple[str, Callable[[Step], Step | Callable[[], Run]]]] = [
+    ("callback", lambda graph: batch(echo.s(1), on_success=graph)),
+    ("map", lambda graph: each([1], graph)),
+    ("fallback", lambda graph: chain(echo.s("bad").set(fallback=graph))),
+    ("compensation", lambda graph: saga(echo.s(1).set(compensate=graph), echo.s("bad"))),
+    ("branch", lambda graph: lambda: app.start(chain(echo.s("bad")), on_error=graph)),
+    ("branch of several", lambda graph: lambda: app.start(chain(echo.s("bad")), on_error=[graph, echo.s(1)])),
+    ("appended", lambda graph: chain(append.s())),
+    ("added by an orchestrator", lambda graph: lambda: app.start(Laying)),
+]
+"""What a step of a graph stands for the graph in."""
+
+
 @pytest.fixture
 def jobs() -> Iterator[JobTester]:
     with JobTester(app) as tester:
@@ -127,6 +156,22 @@ def test_a_workflow_and_a_flow_that_runs_it_have_the_same_result(jobs: JobTester
         return
     assert run.result() == expected
     assert inside.result() == expected
+
+
+@pytest.mark.parametrize("place", [place[1] for place in IN_PLACES], ids=[place[0] for place in IN_PLACES])
+def test_a_step_that_was_added_to_a_graph_stands_for_it_everywhere(
+    jobs: JobTester, place: Callable[[Step], Step | Callable[[], Run]]
+) -> None:
+    made = place(steps_of_a_graph())
+    run = app.start(made) if isinstance(made, Step) else made()
+    jobs.drain(check=False)
+    states = {step.path.rpartition(".")[2]: step.state for step in run.refresh().walk()}
+    assert (states.get("a"), states.get("b")) == ("completed", "completed")
+
+
+def test_a_cron_job_of_a_graph_is_called_as_the_graph() -> None:
+    local = App("sqlite:///:memory:")
+    assert [cron.name for cron in (local.cron("@daily", steps_of_a_graph()),)] == ["two"]
 
 
 def test_the_result_of_a_definition_is_of_the_type_that_its_step_says(jobs: JobTester) -> None:

@@ -119,7 +119,7 @@ def batch(
     """
     made = container("batch", "jobs", unpacked(jobs), name)
     callbacks = {"on_complete": on_complete, "on_success": on_success, "on_failure": on_failure}
-    made.wire["callbacks"] = {name: step.wire for name, step in callbacks.items() if step is not None}
+    made.wire["callbacks"] = {name: step.whole.wire for name, step in callbacks.items() if step is not None}
     return made
 
 
@@ -219,8 +219,9 @@ def each(
     <Reference steps.list.result>
     >>> app.close()
     """
-    wire = {"type": "map", "over": over if isinstance(over, Placeholder) else list(over), "as": element, "do": do.wire}
-    return Workflow(wire if name is None else wire | {"name": name}, each_by(do.convert))
+    wire: dict[str, Any] = {"type": "map", "over": over if isinstance(over, Placeholder) else [*over], "as": element}
+    wire |= {"do": do.whole.wire, "name": name} if name is not None else {"do": do.whole.wire}
+    return Workflow(wire, each_by(do.whole.convert))
 
 
 @overload
@@ -427,8 +428,7 @@ class GraphStep(Step):
     """
 
     def __init__(self, wire: dict[str, Any], graph: Graph) -> None:
-        self.wire = wire
-        self.graph = graph
+        self.wire, self.graph = wire, graph
 
     @property
     def whole(self) -> Step:

@@ -191,7 +191,7 @@ class JobContext:
         """
         if self.runs_flow:
             raise RuntimeError("A flow appends no steps. Run them: await flow.run(step).")
-        self.__dict__.setdefault("appended", []).extend([msgspec.json.encode(step.wire) for step in steps])
+        self.__dict__.setdefault("appended", []).extend([msgspec.json.encode(step.whole.wire) for step in steps])
 
     @cached_property
     def agent(self) -> AgentTask:

@@ -99,6 +99,6 @@ def _name_of(startable: Startable) -> str | None:
         return startable
     if isinstance(startable, type):
         return startable.name
-    wire = startable.wire
+    wire = startable.whole.wire
     name: str | None = wire["job"]["type"] if wire.get("type") == "flow" else wire.get("name")
     return name

@@ -187,7 +187,7 @@ class Orchestrator:
         ValueError
             A different step has this name, or a requirement is promised outside of this orchestrator.
         """
-        wire = step.set(id=id, provides=list(provides) or None, **said).wire
+        wire = step.whole.set(id=id, provides=list(provides) or None, **said).wire
         return self._add(id, wire, {_id_of(earlier): None for earlier in after} | self._required(requires))
 
     def callback(

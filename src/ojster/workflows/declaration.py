@@ -163,8 +163,8 @@ class Step(Generic[T_co]):
                 "if": if_,
                 "allow_failure": allow_failure,
                 "manual": manual,
-                "fallback": fallback and fallback.wire,
-                "compensate": compensate and compensate.wire,
+                "fallback": fallback and fallback.whole.wire,
+                "compensate": compensate and compensate.whole.wire,
                 "compensate_when": compensate_when,
                 "display_name": display_name,
                 "step": step,
@@ -281,8 +281,8 @@ class Workflow(Step[T_co]):
 def _branch(steps: Step | Sequence[Step] | None) -> Any:
     """Return the JSON form of a branch: of one step, or of several that run one after the other."""
     if steps is None or isinstance(steps, Step):
-        return steps and steps.wire
-    return [step.wire for step in steps] or None
+        return steps and steps.whole.wire
+    return [step.whole.wire for step in steps] or None
 
 
 def start_request(
