@@ -34,7 +34,11 @@ from ojster.handlers.workflow_requests import (
     DefinitionOptions,
     StartOptions,
 )
+from ojster.server.endpoints import workflows as endpoints
+from ojster.service import Service
 from ojster.testing import JobTester
+from tests.server.test_connections import serving
+from tests.waiting import PATIENCE
 
 app = App()
 
@@ -61,6 +65,12 @@ async def running(flow: Flow, step: dict[str, Any]) -> Any:
     return await flow.run(Step(step))
 
 
+@app.flow("counting")
+async def counting(flow: Flow) -> dict[str, int]:
+    await flow.run(group(echo.s(1), echo.s(2)))
+    return {"0": 1, "1": 2}
+
+
 @app.job("born")
 def born() -> date:
     return date(1815, 12, 10)
@@ -81,6 +91,14 @@ def mapped(do: Any) -> Step:
     return each([5, 6], do)
 
 
+def undoable(container: Step) -> Step:
+    """Return a container with a compensation inside: its first step is undone."""
+    wire = dict(container.wire)
+    noun = "jobs" if "jobs" in wire else "steps"
+    wire[noun] = [wire[noun][0] | {"compensate": echo.s(0).wire}, *wire[noun][1:]]
+    return Step(wire)
+
+
 CASES: list[tuple[str, Step, Any]] = [
     ("group", numbers(), [1, 2]),
     ("map", mapped(echo.s(element())), [5, 6]),
@@ -96,6 +114,10 @@ CASES: list[tuple[str, Step, Any]] = [
     ("object of a job", chain(echo.s({"0": 1, "1": 2})), {"0": 1, "1": 2}),
     ("objects in a group", group(echo.s({"0": 1}), echo.s({})), [{"0": 1}, {}]),
     ("empty map", chain(each([], echo.s(element()))), []),
+    ("group that can be undone", chain(undoable(numbers())), [1, 2]),
+    ("map of groups that can be undone", mapped(undoable(group(echo.s(element()), echo.s(0)))), [[5, 0], [6, 0]]),
+    ("batch that can be undone", chain(undoable(batch(numbers(), on_complete=echo.s(3)))), [[1, 2]]),
+    ("graph that can be undone", chain(undoable(graph())), {"both": [1, 2], "one": {"0": "a"}}),
     (
         "group that failed in part",
         group(numbers().set(allow_failure=True), echo.s("bad").set(allow_failure=True)),
@@ -172,6 +194,47 @@ def test_a_step_that_was_added_to_a_graph_stands_for_it_everywhere(
 def test_a_cron_job_of_a_graph_is_called_as_the_graph() -> None:
     local = App("sqlite:///:memory:")
     assert [cron.name for cron in (local.cron("@daily", steps_of_a_graph()),)] == ["two"]
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        (numbers().set(fallback=echo.s({"0": 1})), [1, 2]),
+        (group(echo.s("bad")).set(fallback=echo.s({"0": 1})), {"0": 1}),
+        (echo.s("bad").set(fallback=numbers()), [1, 2]),
+        (echo.s("bad").set(fallback=group(numbers().set(fallback=echo.s(7)))), [[1, 2]]),
+    ],
+    ids=["a group", "a job", "a group that takes its place", "inside of what takes its place"],
+)
+def test_the_result_of_a_step_with_a_fallback_is_that_of_the_part_that_completed(
+    jobs: JobTester, step: Step, expected: Any
+) -> None:
+    run = app.start(chain(step))
+    jobs.drain(check=False)
+    assert run.result() == expected
+
+
+def test_the_result_of_a_flow_is_what_its_function_returns_whatever_it_has_run(jobs: JobTester) -> None:
+    run = counting.start()
+    jobs.drain()
+    assert run.result() == app.find_workflow(run.id).result() == {"0": 1, "1": 2}
+
+
+@pytest.mark.anyio
+async def test_the_result_of_a_workflow_that_a_server_shows_without_its_steps_has_lists(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoints, "MOST_SHOWN_STEPS", 1)
+    async with serving(service) as (_, port):
+        monkeypatch.setattr(app, "url", f"http://127.0.0.1:{port}")
+        started = [(await app.astart(step), expected) for _, step, expected in CASES if expected is not None]
+        dates = await app.astart(chain(echo.s(0), group(born.s(), born.s())))
+        await Worker(app).run(until_empty=True)
+        for run, expected in started:
+            assert await run.aresult(PATIENCE) == expected, run.info
+            assert run.info.steps_omitted
+        assert await dates.aresult(PATIENCE) == [date(1815, 12, 10)] * 2
+        await app.aclose()
 
 
 def test_the_result_of_a_definition_is_of_the_type_that_its_step_says(jobs: JobTester) -> None:

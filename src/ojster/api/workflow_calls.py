@@ -34,6 +34,7 @@ from ojster.workflows.declaration import Step, Workflow
 from ojster.workflows.declared_results import Convert
 from ojster.workflows.definition import Definition
 from ojster.workflows.read.info import WorkflowInfo
+from ojster.workflows.read.shapes import ResultShape, shape_of_wire
 
 T = TypeVar("T")
 
@@ -150,7 +151,7 @@ class AppWorkflows(InEventLoopThread):
         """
         with tracing.starting(_workflow_type(workflow)) as carried:
             info = await self.client().workflows.create(_request(workflow, options, carried))
-            return Run(self, info, _convert_of(workflow))
+            return Run(self, info, _convert_of(workflow), _shape_of(workflow))
 
     if TYPE_CHECKING:  # a plain twin of overloads has the first of them alone
 
@@ -204,7 +205,7 @@ class AppWorkflows(InEventLoopThread):
         """
         with tracing.starting(_workflow_type(workflow)) as carried:
             info = self._start_in(connection, _request(workflow, options, carried))
-            return Run(self, info, _convert_of(workflow))
+            return Run(self, info, _convert_of(workflow), _shape_of(workflow))
 
     @overload
     async def astart_in(self, connection: Any, /, workflow: Step[T], **options: Unpack[StartOptions]) -> Run[T]: ...
@@ -232,7 +233,7 @@ class AppWorkflows(InEventLoopThread):
         """
         with tracing.starting(_workflow_type(workflow)) as carried:
             info = await self._astart_in(connection, _request(workflow, options, carried))
-            return Run(self, info, _convert_of(workflow))
+            return Run(self, info, _convert_of(workflow), _shape_of(workflow))
 
     def _start_in(self, connection: Any, request: Members) -> WorkflowInfo:
         raise NotImplementedError
@@ -352,3 +353,7 @@ def _workflow_type(workflow: Startable) -> str:
 
 def _convert_of(workflow: Startable) -> Convert | None:
     return workflow.whole.convert if isinstance(workflow, Step) else None
+
+
+def _shape_of(workflow: Startable) -> ResultShape | None:
+    return shape_of_wire(whole(workflow).wire) if isinstance(workflow, Step) else None

@@ -21,6 +21,7 @@ from ojster.workflows.declared_results import Convert, T_co, converted
 from ojster.workflows.read.drawing import draw
 from ojster.workflows.read.info import WorkflowInfo
 from ojster.workflows.read.run_errors import result_of
+from ojster.workflows.read.shapes import ResultShape
 from ojster.workflows.read.status import WorkflowStatus
 from ojster.workflows.run.control import Review
 from ojster.workflows.run.dependencies import NewDependencies
@@ -48,6 +49,8 @@ class Run(RunMessages, Forkable, Generic[T_co]):
         The workflow.
     convert:
         Makes of its result, a JSON value, what the return annotations of its handlers say; by default it stays.
+    shape:
+        What is known of its result without its steps, which a server leaves out if they are many; by default nothing.
 
     Examples
     --------
@@ -62,10 +65,17 @@ class Run(RunMessages, Forkable, Generic[T_co]):
     >>> app.close()
     """
 
-    def __init__(self, app: Connected, info: WorkflowInfo, convert: Convert | None = None) -> None:
+    def __init__(
+        self,
+        app: Connected,
+        info: WorkflowInfo,
+        convert: Convert | None = None,
+        shape: ResultShape | None = None,
+    ) -> None:
         self._app = app
         self._info = info
         self._convert = convert
+        self._shape = shape
 
     def __repr__(self) -> str:
         return f"<Run {self.id} {self._info.label} {self.state}>"
@@ -86,7 +96,7 @@ class Run(RunMessages, Forkable, Generic[T_co]):
         return self._info
 
     def _of(self, workflow: WorkflowInfo) -> Self:
-        return type(self)(self._app, workflow, self._convert)
+        return type(self)(self._app, workflow, self._convert, self._shape)
 
     async def arefresh(self) -> WorkflowInfo:
         """Read the workflow again.
@@ -142,7 +152,9 @@ class Run(RunMessages, Forkable, Generic[T_co]):
                 self._info = await client.workflows.show(head.next_attempt)
                 continue
             if head.finished:
-                result: T_co = converted(await restore(client, result_of(await self.arefresh())), self._convert)
+                info = await self.arefresh()
+                ended_with = result_of(info, self._shape if info.steps_omitted else None)
+                result: T_co = converted(await restore(client, ended_with), self._convert)
                 return result
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError(

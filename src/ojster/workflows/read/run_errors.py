@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from ojster.workflows.read.info import WorkflowError, WorkflowInfo
-from ojster.workflows.read.shapes import in_python, shape_of
+from ojster.workflows.read.shapes import ResultShape, in_python, shape_of
 
 
 class WorkflowFailed(Exception):
@@ -68,8 +68,10 @@ class WorkflowCancelled(Exception):
     """
 
 
-def result_of(workflow: WorkflowInfo) -> Any:
+def result_of(workflow: WorkflowInfo, shape: ResultShape | None = None) -> Any:
     """Return the result of a workflow that has ended.
+
+    ``shape`` says what is a list in it; ``None``, the default: the steps that are shown do.
 
     Raises
     ------
@@ -80,7 +82,7 @@ def result_of(workflow: WorkflowInfo) -> Any:
     match workflow.state:
         case "completed":
             result: Any = None if workflow.result is msgspec.UNSET else msgspec.json.decode(workflow.result)
-            return in_python(shape_of(workflow), result)
+            return in_python(shape_of(workflow) if shape is None else shape, result)
         case "cancelled":
             raise WorkflowCancelled(f"The workflow {workflow.id} was cancelled{why or '.'}")
         case _:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from msgspec import UNSET
+
 from ojster.workflows.read.info import StepInfo, WorkflowInfo
 
 _LISTS = ("group", "batch", "map")
@@ -69,10 +71,25 @@ def shape_of(shown: WorkflowInfo | StepInfo) -> ResultShape | None:
             return None
         return shape_of(shown.fallback)
     steps = [*(shown.steps or ()), *(shown.jobs or ())]  # of a large workflow, they are not shown
+    if isinstance(shown, StepInfo) and shown.fallback is not None and steps:
+        return shape_of(steps[0] if steps[0].state == "completed" else shown.fallback)
+    type = _type_of(shown)
 
     def member(name: str) -> ResultShape | None:
-        if shown.type == "graph":
+        if type == "graph":
             return next((shape_of(step) for step in steps if name in (step.id, step.name)), None)
         return shape_of(steps[int(name)]) if int(name) < len(steps) else None
 
-    return ResultShape(shown.type, lambda: shape_of(steps[-1]) if steps else None, member)
+    return ResultShape(type, lambda: shape_of(steps[-1]) if steps else None, member)
+
+
+def _type_of(shown: WorkflowInfo | StepInfo) -> str:
+    """Return the type that decides the shape: a flow is shown as a chain, and what has compensations as a saga."""
+    if isinstance(shown, WorkflowInfo) and shown.kind is not None:
+        return shown.kind
+    if shown.type != "saga":
+        return shown.type
+    if shown.jobs_total is not None:
+        return "group"
+    steps = shown.steps or ()
+    return "graph" if steps and all(step.depends_on is not UNSET for step in steps) else "saga"
