@@ -83,6 +83,28 @@ async def test_the_file_of_a_result_is_kept_as_long_as_its_job(bench: Bench) -> 
     assert await bench.service.files.select() == []
 
 
+@pytest.mark.parametrize("ttl", [0, 60])
+async def test_the_file_of_a_result_goes_with_it_where_it_is_deleted_before_its_job(bench: Bench, ttl: int) -> None:
+    job = await bench.push(result_ttl=ttl)
+    await bench.ack(await bench.fetch_one(), LARGE)
+    bench.clock.advance(61)
+    await bench.service.maintenance.prune()
+    assert (await bench.find(job)).result is None
+    assert await bench.service.collections.items(Where(job_id=job.id)) == []
+    (file,) = await bench.service.files.select()
+    await bench.service.files.delete(file.id)
+
+
+async def test_a_result_that_is_deleted_leaves_the_artifacts_of_its_job(bench: Bench) -> None:
+    job = await bench.push(result_ttl=60)
+    claimed = await bench.fetch_one()
+    await attach(bench.service, claimed, "kept", LARGE)
+    await bench.ack(claimed, LARGE)
+    bench.clock.advance(61)
+    await bench.service.maintenance.prune()
+    assert await content_of(bench.service, Where(job_id=job.id), "kept") == LARGE
+
+
 async def test_a_result_of_64_kib_stays_in_its_job(bench: Bench) -> None:
     job = await bench.push()
     await bench.ack(await bench.fetch_one(), b'"%b"' % (b"x" * 65_534))

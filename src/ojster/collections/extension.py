@@ -10,7 +10,7 @@ from ojster.collections.items import INTERNAL, key_of_job
 from ojster.collections.named import count_removed_items, forget_removed_items
 from ojster.collections.outputs import broken_promise
 from ojster.collections.places import which_exist
-from ojster.collections.result_files import keep_result
+from ojster.collections.result_files import keep_result, let_go
 from ojster.core.errors import InvalidRequest, OjsterError, PromiseBroken
 from ojster.core.job import Job
 from ojster.core.tenant import qualify
@@ -51,6 +51,10 @@ class CollectionExtension(Extension):
     def deleted(self, tx: Transaction, jobs: Sequence[int]) -> None:
         """Delete the items of jobs."""
         delete_items(tx, [key_of_job(seq) for seq in jobs])
+
+    def results_deleted(self, tx: Transaction, jobs: Sequence[int]) -> None:
+        """Let go of the files in which results were kept."""
+        let_go(tx, jobs)
 
     def forget(self, tx: Transaction, room: int) -> DeletedCounts:
         """Delete removed items of named collections past their retention."""

@@ -160,6 +160,9 @@ class Extension:
     def deleted(self, tx: Transaction, jobs: Sequence[int]) -> None:
         """Delete what is kept beside jobs, given by ``seq``, that are deleted."""
 
+    def results_deleted(self, tx: Transaction, jobs: Sequence[int]) -> None:
+        """Delete what is kept beside results that are deleted before their jobs, given by ``seq``."""
+
     def erase(self, tx: Transaction, erasure: Erasure) -> int | None:
         """Erase what is left of what was deleted on request; return where the next step begins, ``None`` at the end."""
         return None
@@ -275,7 +278,7 @@ class Hooks:
         self.pushed = overriding("pushed")
         self.check_move, self.moved = overriding("check_move"), overriding("moved")
         self.revived = overriding("revived")
-        self.deleted = overriding("deleted")
+        self.deleted, self.results_deleted = overriding("deleted"), overriding("results_deleted")
         self.erase = overriding("erase")
         self.foresee, self.foresee_start = overriding("foresee"), overriding("foresee_start")
         self.refuse_result = overriding("refuse_result")

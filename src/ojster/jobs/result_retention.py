@@ -19,6 +19,7 @@ from ojster.core.job_flags import KEPT, RESULT_LIMITS, RESULT_PRUNED
 from ojster.core.job_table import JOB_COLUMNS
 from ojster.core.refusals import ResultTooLarge
 from ojster.jobs.expiration import NEVER_EXPIRES_AT, delay_of, kept_until
+from ojster.jobs.extension import hooks
 from ojster.storage.transaction import Transaction
 
 PERMANENT: Final = -1
@@ -137,3 +138,5 @@ def _prune(tx: Transaction, jobs: Sequence[Job]) -> None:
         kept = kept_until(job.finished_at or tx.now, delay_of(job.envelope)) if job.flags & KEPT else None
         rows.append((kept, job.flags & ~RESULT_LIMITS | RESULT_PRUNED, job.seq))
     tx.execute_many("UPDATE jobs SET result = NULL, due_at = ?, flags = ? WHERE seq = ?", rows)
+    for follow_up in hooks(tx).results_deleted:
+        follow_up(tx, [job.seq for job in jobs])
