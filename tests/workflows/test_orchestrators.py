@@ -12,14 +12,18 @@ from ojster import App, Child, JobContext, Orchestrator, WorkflowFailed, found, 
 from ojster.core.errors import InvalidRequest
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
+from ojster.files.store import MemoryStore
+from ojster.handlers import steps_around
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement
 from ojster.schedules.due_work import run_due
+from ojster.server.endpoints import workflows as endpoints
 from ojster.service import Service
 from ojster.workflows.orchestrator_request import queue_of
+from ojster.workflows.read.views import MOST_SHOWN_STEPS
 from tests.server.test_connections import serving
 from tests.waiting import PATIENCE
-from tests.worker.test_worker import working
+from tests.worker.test_worker import until, working
 
 pytestmark = pytest.mark.anyio
 
@@ -46,6 +50,22 @@ def made(url: str) -> App:
     @app.job("tell")
     async def tell(what: Any) -> Any:
         return what
+
+    @app.job("pack")
+    async def pack(size: int) -> str:
+        return "x" * size
+
+    @app.orchestrator("sizes")
+    class Sizes(Orchestrator):
+        def populate(self) -> None:
+            packs = [self.ensure(f"pack-{size}", pack.s(size)) for size in (7, 70_000)]
+            self.workflow("more", Builds, {"archs": ["arm64"]})
+            self.ensure("waits", pack.using(delay=3_600).s(1), allow_failure=True)
+            self.callback("measure", after=packs)
+
+        def callback_measure(self) -> None:
+            packs = {name: len(child.result) for name, child in self.children.items() if name.startswith("pack-")}
+            app.seen.append((packs, {name: child.state for name, child in self.children.items()}))  # type: ignore[attr-defined]
 
     all_builds = {"collection": "internal", "name_startswith": "build-"}
 
@@ -484,6 +504,28 @@ async def test_a_name_that_another_step_has_is_refused(app: App) -> None:
             await run.aresult(PATIENCE)
     (error,) = [step.error for step in (await run.arefresh()).walk() if step.id == "report"]
     assert b"call this one otherwise" in bytes(error)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("most", [MOST_SHOWN_STEPS, 1], ids=["shown", "in pages"])
+async def test_a_callback_sees_all_steps_beside_it_however_many_and_large(
+    service: Service, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """A server shows the steps of a large workflow in pages, and keeps large results as files."""
+    monkeypatch.setattr(endpoints, "MOST_SHOWN_STEPS", most)
+    monkeypatch.setattr(steps_around, "MOST_STEPS", 2)
+    service.store = MemoryStore()
+    async with serving(service) as (_, port):
+        remote = made(f"http://127.0.0.1:{port}")
+        service.check_orchestrator = remote.orchestrators.check
+        async with working(remote):
+            await remote.astart(remote.orchestrators["sizes"])
+            await until(lambda: bool(remote.seen))  # type: ignore[attr-defined]
+        await remote.aclose()
+    ((sizes, states),) = remote.seen  # type: ignore[attr-defined]
+    assert sizes == {"pack-7": 7, "pack-70000": 70_000}
+    assert states.pop("more") in ("active", "completed")
+    ended = dict.fromkeys(("populate", "pack-7", "pack-70000"), "completed")
+    assert states == ended | {"waits": "pending", "measure": "active"}
 
 
 async def test_over_http_the_server_runs_it_and_workers_do_the_rest(app: App, url: str) -> None:

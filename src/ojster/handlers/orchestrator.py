@@ -35,6 +35,7 @@ from ojster.core.job import membership_of
 from ojster.core.references import lookups_in, may_hold_references
 from ojster.handlers.child import Child, OrchestratorError
 from ojster.handlers.context import JobContext
+from ojster.handlers.steps_around import steps_around
 from ojster.workflows.declaration import Step
 from ojster.workflows.orchestrator_request import (
     CONFIGURE_FAILED,
@@ -43,7 +44,7 @@ from ojster.workflows.orchestrator_request import (
     POPULATE_STEP,
     orchestrating,
 )
-from ojster.workflows.read.info import WorkflowInfo
+from ojster.workflows.read.info import StepInfo
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -384,7 +385,7 @@ class Orchestrator:
             raise ValueError(f"{type(self).__name__} has no callback_{step.replace('-', '_')}.")
         return typing.cast("Callable[[], Any]", method)
 
-    def see(self, job: JobContext, place: str, workflow: WorkflowInfo, items: list[Item]) -> None:
+    def see(self, job: JobContext, place: str, steps: Iterable[StepInfo], items: list[Item]) -> None:
         """Set the status of the workflow in which it runs. The handler of its jobs calls it.
 
         Parameters
@@ -393,18 +394,15 @@ class Orchestrator:
             The job that runs the orchestrator.
         place:
             Path of the job's step.
-        info:
-            The workflow.
+        steps:
+            The steps in the container of that step.
         items:
-            The items and promises in its collection.
+            The items and promises in the collection of the workflow.
         """
         *path, self._own = place.split(".")
         self._path = tuple(path)
         self.job, self.items, self._queue = job, items, job.job.queue
-        for step in workflow.walk():
-            *container, name = step.path.split(".")
-            if tuple(container) == self._path:
-                self.children[name] = Child(name, step)
+        self.children |= {(name := step.path.rpartition(".")[2]): Child(name, step) for step in steps}
 
     @property
     def added(self) -> list[Step]:
@@ -486,11 +484,11 @@ class Orchestrators(dict[str, type[Orchestrator]]):
             method = orchestrator.populate if step is None else orchestrator.method_of(step)
         except (OjsterError, ValueError) as error:
             raise OrchestratorError(CONFIGURE_FAILED, str(error)) from error
-        workflow = await job.client.workflows.show(shown.workflow_id)
-        if not any(step.path == shown.workflow_step and step.job_id == job.id for step in workflow.walk()):
+        steps = await steps_around(job, shown.workflow_id, shown.workflow_step)
+        if not any(step.path == shown.workflow_step and step.job_id == job.id for step in steps):
             raise OrchestratorError(CONFIGURE_FAILED, "An orchestrator runs only in the workflow that it lays out.")
         items = await job.client.collections.items(Where(workflow_id=shown.workflow_id))
-        orchestrator.see(job, shown.workflow_step, workflow, items)
+        orchestrator.see(job, shown.workflow_step, steps, items)
         try:
             done = method() if inspect.iscoroutinefunction(method) else await asyncio.to_thread(method)
             if inspect.isawaitable(done):
