@@ -1047,6 +1047,8 @@ async def test_a_flow_is_no_plain_job(bench: FlowBench) -> None:
 
     with pytest.raises(TypeError, match="is a flow: start it"):
         await order.aenqueue()
+    with pytest.raises(TypeError, match="is a flow: start it"):
+        await order.aenqueue_many([(), ()])
 
 
 async def test_what_a_flow_has_asked_for_ends_with_it(bench: FlowBench) -> None:

@@ -22,6 +22,7 @@ from ojster.handlers.flow_updates import UpdateHandler, listen
 from ojster.handlers.job_decorator import check_free
 from ojster.handlers.job_options import JobOptions, JobOptionsDict, Retry, with_changes
 from ojster.handlers.job_type import JobType
+from ojster.handlers.named_arguments import Call
 from ojster.jobs.names import read_type
 from ojster.jobs.versions import ANY, parse_handled
 from ojster.workflows.declaration import Workflow
@@ -113,7 +114,13 @@ class FlowType(JobType[P, R], Generic[P, R]):
         TypeError
             Always. A flow is started.
         """
-        raise TypeError(f"{self.type!r} is a flow: start it with start(…), or make a step of it with s(…).")
+        raise self._is_no_job()
+
+    def _requests(self, calls: Sequence[Call], carried: Mapping[str, str]) -> Sequence[Members]:
+        raise self._is_no_job()
+
+    def _is_no_job(self) -> TypeError:
+        return TypeError(f"{self.type!r} is a flow: start it with start(…), or make a step of it with s(…).")
 
     async def astart(self, /, *args: P.args, **kwargs: P.kwargs) -> FlowRun[R]:
         """Start the flow with these arguments.
