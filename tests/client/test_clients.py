@@ -198,6 +198,9 @@ async def test_a_duplicate_that_is_ignored_is_the_other_job(client: Client) -> N
     (first,) = await client.jobs.enqueue([request("t", unique=unique)])
     (second,) = await client.jobs.enqueue([request("t", unique=unique)])
     assert (second.existing, second.job.id) == (True, first.job.id)
+    both = await client.jobs.enqueue([request("t", unique=unique), request("u", id=new_id().upper())])
+    assert [pushed.existing for pushed in both] == [True, False]
+    assert both[0].job.id == first.job.id
 
 
 async def test_fetches_and_results_are_waited_for(client: Client) -> None:

@@ -22,7 +22,7 @@ from ojster.client.connection import (
 )
 from ojster.client.merged_pushes import MergedPushes
 from ojster.core.errors import Duplicate, InvalidRequest, OjsterError
-from ojster.core.ids import new_id
+from ojster.core.ids import canonical_job_id, new_id
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
 from ojster.core.shown_errors import error_of
@@ -88,7 +88,9 @@ class RemoteJobs(RemoteCapability, JobCalls):
             # The answer to an earlier try was lost: the jobs exist already.
             return [Pushed(await self.find(id)) for id in ids]
         log_warnings(answer)
-        return [Pushed(job_of(raw)) for raw in list_of(answer["jobs"])]
+        ids = [canonical_job_id(msgspec.json.decode(members["id"], type=str)) for members in requests]
+        jobs = [job_of(raw) for raw in list_of(answer["jobs"])]
+        return [Pushed(job, existing=job.id != id) for job, id in zip(jobs, ids, strict=True)]
 
     async def find(self, job_id: str) -> Job:
         """Return a job."""
