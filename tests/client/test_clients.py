@@ -203,6 +203,13 @@ async def test_a_duplicate_that_is_ignored_is_the_other_job(client: Client) -> N
     assert both[0].job.id == first.job.id
 
 
+async def test_a_job_says_which_tenant_it_belongs_to(client: Client) -> None:
+    (pushed,) = await client.jobs.enqueue([request("t", meta={"tenant_id": "acme"})])
+    (claimed,) = await client.jobs.fetch(Claim(("default",), worker_id="w"))
+    found = await client.jobs.find(pushed.job.id)
+    assert [job.tenant for job in (pushed.job, claimed, found)] == ["acme"] * 3
+
+
 async def test_fetches_and_results_are_waited_for(client: Client) -> None:
     fetching = asyncio.create_task(client.jobs.fetch(Claim(("default",)), wait=LONG_WAIT))
     await asyncio.sleep(0.02)

@@ -115,6 +115,10 @@ SEEN: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"resumed": 1}, {"resumed": b"1"}),
     ({"outcome": "success"}, {"suspension": None}),
     ({"outcome": "skipped"}, {"suspension": "skipped"}),
+    ({"meta": {"tenant_id": "acme", "k": 1}}, {"tenant": "acme"}),
+    ({"meta": {"tenant_id": 7}}, {"tenant": ""}),
+    ({"meta": {"k": "tenant_id"}}, {"tenant": ""}),
+    ({"meta": None}, {"tenant": ""}),
 ]
 
 

@@ -45,6 +45,7 @@ def from_json(raw: bytes) -> Job:
         errors=_bytes(seen.errors),
         superseded_by=seen.superseded_by,
         losses=seen.losses,
+        tenant=seen.tenant,
         suspension=SKIPPED if seen.outcome == Outcome.SKIPPED else None,
         envelope=raw,
         parent_results=_bytes(seen.parent_results),
@@ -176,6 +177,16 @@ class _Seen(msgspec.Struct):
     parent_results: msgspec.Raw | UnsetType = UNSET
     checkpoint: msgspec.Raw | UnsetType = UNSET
     resumed: msgspec.Raw | UnsetType = UNSET
+    meta: msgspec.Raw = msgspec.Raw(b"{}")
+
+    @property
+    def tenant(self) -> str:
+        """The tenant, which the metadata names; other servers may have something else under this name."""
+        if b'"tenant_id"' not in bytes(self.meta):
+            return ""
+        meta = msgspec.json.decode(self.meta)
+        owner = meta.get("tenant_id") if isinstance(meta, dict) else None
+        return owner if isinstance(owner, str) else ""
 
     @property
     def lease(self) -> int | None:
