@@ -227,3 +227,13 @@ def test_a_replica_has_the_parameters_of_the_primary() -> None:
     assert {parts["user"], parts["password"], parts["dbname"], parts["sslmode"]} == {"ada", "secret", "jobs", "require"}
     assert parts["host"] == "c,::1"
     assert "target_session_attrs" not in parts
+
+
+def test_a_replication_slot_that_nobody_reads_is_named(primary: PostgresServer) -> None:
+    horizon = dict(checks_of(primary.url))["horizon"]
+    assert horizon()[0]
+    with psycopg.connect(primary.url, autocommit=True) as connection:
+        connection.execute("SELECT pg_create_physical_replication_slot('standby_2', true)")
+    is_well, words = horizon()
+    assert not is_well
+    assert "standby_2" in words

@@ -46,6 +46,12 @@ MAX_TRANSACTION_AGE_SECONDS: Final = 300
 
 MAX_CLOCK_SKEW_SECONDS: Final = 5.0
 
+LOCK_WAIT_MS: Final = 2_000
+"""How long a check waits for a lock, in milliseconds."""
+
+WAITING_SECONDS: Final = 5
+"""Time from which on it counts that a session waits for the lock of another one, in seconds."""
+
 
 def versions() -> Diagnosis:
     """Return the versions of Ojster, Python and SQLite."""
@@ -72,6 +78,7 @@ def checks_of(url: str) -> list[Check]:
         postgres = _Postgres(parse_postgres_url(url))
         return [
             ("database", postgres.server),
+            ("locks", postgres.locks),
             ("schema", postgres.schema),
             ("tables", postgres.tables),
             ("durability", postgres.durability),
@@ -162,6 +169,37 @@ class _Postgres:
             words += f", without {', '.join(sorted(lacks))}" if lacks else ""
             return not old, words + ("; upgrade it to 13 or later" if old else "")
 
+    def locks(self) -> Diagnosis:
+        """Find who keeps most of Ojster's sessions waiting for a lock, such as one that is idle in a transaction."""
+        with self._connection() as connection:
+            rows = connection.execute(
+                """
+                SELECT b.pid, b.application_name, b.state, count(*)
+                FROM pg_stat_activity AS w
+                CROSS JOIN LATERAL unnest(pg_blocking_pids(w.pid)) AS blocking (pid)
+                JOIN pg_stat_activity AS b ON b.pid = blocking.pid
+                WHERE w.wait_event_type = 'Lock'
+                    AND w.query_start < now() - make_interval(secs => %s)
+                    AND cardinality(pg_blocking_pids(b.pid)) = 0
+                    AND EXISTS (
+                        SELECT 1
+                        FROM pg_locks AS l
+                        JOIN pg_class AS c ON c.oid = l.relation
+                        JOIN pg_namespace AS n ON n.oid = c.relnamespace
+                        WHERE l.pid = w.pid AND n.nspname = %s
+                    )
+                GROUP BY b.pid, b.application_name, b.state
+                ORDER BY 4 DESC
+                LIMIT 1
+                """,
+                (WAITING_SECONDS, self._url.schema),
+            ).fetchall()
+        for pid, name, state, waiting in rows:
+            who = f"pid {pid} ({name}, {state})"
+            others = "another one" if waiting == 1 else f"{waiting} others"
+            return False, f"{who} keeps {others} waiting for a lock: end it with SELECT pg_terminate_backend({pid})"
+        return True, f"nobody has waited for a lock for {WAITING_SECONDS} s"
+
     def schema(self) -> Diagnosis:
         from ojster.storage.migrations import scripts
         from ojster.storage.postgres.schema import schema_version
@@ -235,7 +273,7 @@ class _Postgres:
         return True, words or "no tables"
 
     def horizon(self) -> Diagnosis:
-        """Find the oldest transaction and the idle replication slots that keep vacuum from removing dead rows."""
+        """Find the oldest transaction, which keeps dead rows, and replication slots that nobody reads."""
         with self._connection() as connection:
             (sees_all,) = connection.execute("SELECT pg_has_role('pg_read_all_stats', 'USAGE')").fetchone() or (False,)
             rows = connection.execute(
@@ -256,16 +294,19 @@ class _Postgres:
             ).fetchall()
             (slots,) = connection.execute(
                 """
-                SELECT count(*)
+                SELECT string_agg(slot_name, ', ' ORDER BY slot_name)
                 FROM pg_replication_slots
-                WHERE NOT active AND coalesce(xmin, catalog_xmin) IS NOT NULL
+                WHERE NOT active AND restart_lsn IS NOT NULL
                 """
-            ).fetchone() or (0,)
+            ).fetchone() or (None,)
         seen = "" if sees_all else " (of this role only; to see all, GRANT it pg_read_all_stats)"
         oldest = f"the oldest is the {rows[0][0]}, {float(rows[0][1]):.0f} s" if rows else "no transaction is open"
         oldest += seen
         if slots:
-            return False, f"{oldest}; {slots} inactive replication slots keep dead rows: drop them"
+            return False, (
+                f"{oldest}; nobody reads the replication slots {slots}: they keep write-ahead log until the disk "
+                "is full; end what is not needed with SELECT pg_drop_replication_slot('NAME')"
+            )
         if rows and rows[0][1] > MAX_TRANSACTION_AGE_SECONDS:
             return False, f"{oldest}: vacuum cannot remove newer dead rows; end it, or set a session timeout"
         return True, oldest
@@ -344,6 +385,8 @@ class _Postgres:
 
         try:
             with psycopg.connect(conninfo or self._url.conninfo, autocommit=True, prepare_threshold=None) as connection:
+                if not self._url.pooled:  # behind a pooler, it would stay for others
+                    connection.execute(f"SET lock_timeout = {LOCK_WAIT_MS}".encode())
                 yield connection
         except psycopg.Error as error:
             raise OSError(str(error).strip()) from error

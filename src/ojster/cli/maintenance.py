@@ -113,6 +113,9 @@ def doctor(url: str, as_json: bool) -> int:
         except (OjsterError, apsw.Error, OSError) as error:
             fine, words = False, str(error)
         findings.append({"check": name, "ok": fine, "finding": words})
+        if not as_json:  # at once: a later check may wait for as long as the database does not answer
+            mark = "[green]✓[/]" if fine else "[bold red]✗[/]"
+            console.print(f"{mark} [bold]{name}[/]  {escape(words)}", soft_wrap=True)
 
     check("versions", checks.versions)
     try:
@@ -127,10 +130,6 @@ def doctor(url: str, as_json: bool) -> int:
     healthy = all(finding["ok"] for finding in findings)
     if as_json:
         print_json({"ok": healthy, "checks": findings})
-    else:
-        for finding in findings:
-            mark = "[green]✓[/]" if finding["ok"] else "[bold red]✗[/]"
-            console.print(f"{mark} [bold]{finding['check']}[/]  {escape(finding['finding'])}", soft_wrap=True)
     return 0 if healthy else 1
 
 
