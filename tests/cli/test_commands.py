@@ -480,7 +480,7 @@ def test_a_worker_runs_until_its_queues_are_empty(ojster: Ojster) -> None:
     assert (group["type"], group["discarded"], group["job_id"], group["message"]) == ("die", 1, bad, "no")
     assert re.search(rf"die +ValueError +1 +0 .* {bad} +no", ojster("jobs", "failures"))
     assert "No jobs have failed" in ojster("jobs", "failures", "--queue", "mail")
-    assert ojster.json("dead-letter", "retry", "--all", "--error-type", "KeyError")["retried"] == []
+    assert ojster.json("dead-letter", "retry", "--all", "--error-type", "KeyError") == {"retried": [], "refused": {}}
     assert ojster.json("dead-letter", "retry", "--all")["retried"] == [bad]
     ojster("worker", "jobs_of_mine:app", "--until-empty")
     ojster("dead-letter", "delete", bad)
@@ -537,6 +537,23 @@ def test_a_worker_takes_queue_weights_and_a_strategy(ojster: Ojster) -> None:
     ojster("worker", "jobs_of_mine:app", "--strategy", "round-robin", "--pool", "p", "--until-empty")
     assert "is invalid" in ojster("worker", "jobs_of_mine:app", "--queues", "a=0", expect=2)
     assert "does not use" in ojster("worker", "jobs_of_mine:app", "-q", "a=2", "--strategy", "strict", expect=2)
+
+
+def test_dead_letters_that_cannot_be_retried_do_not_keep_the_others(ojster: Ojster) -> None:
+    (ojster.folder / "jobs_of_mine.py").write_text(
+        "from ojster import App\napp = App()\n@app.job('die')\ndef die(): raise ValueError('no')\n"
+    )
+    single = ojster("push", "die", "--attempts", "1", "--dead-letter").strip()
+    step = {"type": "die", "args": [], "options": {"retry": {"max_attempts": 1, "on_exhaustion": "dead_letter"}}}
+    (ojster.folder / "chain.json").write_text(json.dumps({"type": "chain", "steps": [step]}))
+    ojster("workflows", "start", "chain.json")
+    ojster("worker", "jobs_of_mine:app", "--until-empty")
+    ids = [job["id"] for job in ojster.json("dead-letter", "list")["jobs"]]
+    assert ids[1:] == [single]
+    shown = ojster("dead-letter", "retry", "--all", expect=1)
+    assert "1 jobs are available again." in shown
+    assert f"{ids[0]}: Job {ids[0]} belongs to a workflow" in shown
+    assert ojster.json("jobs", "show", single)["state"] == "available"
 
 
 def test_migrate_and_doctor_on_a_file(nowhere: Ojster) -> None:
