@@ -16,8 +16,10 @@ import yaml  # type: ignore[import-untyped]
 from click import Context
 from prometheus_client.parser import text_string_to_metric_families
 
+from ojster.capabilities import CAPABILITIES
 from ojster.cli.main import cli
 from ojster.cli.signals import ENDING_SECONDS
+from ojster.server.endpoints import routes_of
 from ojster.worker.worker import DEFAULT_GRACE
 from tests.conftest import Bench, Http
 
@@ -114,6 +116,25 @@ async def test_each_metric_in_a_query_exists_with_its_labels(http: Http, bench: 
             assert used <= labels_of[metric], f"{name}: {metric} has only the labels {labels_of[metric]}"
     (oldest,) = re.findall(r'^ojs_queue_oldest_seconds\{queue="default"\} (\S+)$', text, re.MULTILINE)
     assert float(oldest) == 5
+
+
+def test_requests_that_wait_as_long_as_their_caller_wants_do_not_count_as_slow() -> None:
+    bodies_that_postpone = ("release", "release_job")
+    waiting = {
+        route.handler.__name__
+        for route in routes_of(CAPABILITIES)
+        if not {"wait", "wait_ms"}.isdisjoint((*route.query, *getattr(route.body, "__struct_fields__", ())))
+    }
+    left_out = [re.findall(r'request_seconds_bucket\{endpoint!~"([^"]*)"\}', query) for _, query in queries()]
+    found = [set(names.split("|")) for query in left_out for names in query]
+    assert found == [waiting.difference(bodies_that_postpone)] * 2
+
+
+def test_each_alert_is_in_the_runbook() -> None:
+    rules = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yaml").read_text())
+    headings = re.findall(r"^## .*", (DEPLOY.parent / "docs" / "runbook.md").read_text(), re.MULTILINE)
+    alerts = [rule["alert"] for group in rules["groups"] for rule in group["rules"]]
+    assert sorted(re.findall(r"`(Ojster\w+)`", "\n".join(headings))) == sorted(alerts)
 
 
 @pytest.mark.skipif(shutil.which("helm") is None, reason="helm is not installed")

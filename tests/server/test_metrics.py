@@ -27,6 +27,7 @@ async def test_it_is_counted_what_happens_once_it_is_committed(http: Http, bench
 
 async def test_dead_letters_progress_and_sweeps_are_counted(http: Http, bench: Bench) -> None:
     await bench.push("report.build", retry={"max_attempts": 1, "on_exhaustion": "dead_letter"})
+    assert await seen(http, "ojs_dead_letters{") == ['ojs_dead_letters{queue="default"} 0.0']
     job = await bench.fetch_one()
     await http("PUT", f"/ojs/v1/jobs/{job.id}/progress", {"progress": 0.5})
     await bench.fail(job)

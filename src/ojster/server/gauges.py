@@ -32,7 +32,8 @@ async def _jobs(service: Service) -> Iterator[Metric]:
         for state in JobState:
             jobs.add_metric([queue, state.value], states.get(state.value, 0))
     dead = GaugeMetricFamily("ojs_dead_letters", "Dead letters of a queue.", labels=["queue"])
-    for queue, number in (await service.database.read(count_dead_letters, None)).items():
+    dead_letters = await service.database.read(count_dead_letters, None)
+    for queue, number in (dict.fromkeys(counts, 0) | dead_letters).items():  # growth is seen from 0 on
         dead.add_metric([queue], number)
     oldest = GaugeMetricFamily(
         "ojs_queue_oldest_seconds", "Time for which the next job of a queue has been available.", labels=["queue"]
