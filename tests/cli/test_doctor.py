@@ -13,6 +13,7 @@ from ojster.cli.doctor import checks_of
 from ojster.cli.main import main
 from ojster.storage.open import migrate_database
 from ojster.storage.postgres.url import parse_postgres_url
+from tests.postgres import free_port
 from tests.waiting import until
 
 
@@ -29,6 +30,16 @@ def test_each_check_is_printed_before_the_next_one_begins(
     with pytest.raises(SystemExit):
         main(["doctor", "--url", f"sqlite:///{tmp_path}/none.db"])
     assert ["versions" in printed[0], "first" in printed[1]] == [True, True]
+
+
+def test_a_database_that_is_away_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"postgresql://127.0.0.1:{free_port()}/jobs"
+    with pytest.raises(SystemExit):
+        main(["doctor", "--url", url])
+    versions, database = capsys.readouterr().out.splitlines()
+    assert versions.startswith("✓ versions")
+    assert database.startswith("✗ database  ")
+    assert "Connection refused" in database
 
 
 def test_who_keeps_others_waiting_for_a_lock_is_found_and_no_check_waits_long(

@@ -107,26 +107,33 @@ def doctor(url: str, as_json: bool) -> int:
     """Check the health and the speed of the database or the server."""
     findings: list[dict[str, Any]] = []
 
-    def check(name: str, examine: Callable[[], checks.Diagnosis]) -> None:
+    def check(name: str, examine: Callable[[], checks.Diagnosis]) -> bool:
+        """Examine something, and return whether that was possible."""
+        problem = None
         try:
             fine, words = examine()
         except (OjsterError, apsw.Error, OSError) as error:
-            fine, words = False, str(error)
+            fine, words = False, " ".join(str(error).split())
+            problem = error
         findings.append({"check": name, "ok": fine, "finding": words})
         if not as_json:  # at once: a later check may wait for as long as the database does not answer
             mark = "[green]✓[/]" if fine else "[bold red]✗[/]"
             console.print(f"{mark} [bold]{name}[/]  {escape(words)}", soft_wrap=True)
+        return problem is None
 
     check("versions", checks.versions)
     try:
         named_checks = checks.checks_of(url)
     except (OjsterError, ImportError) as error:
         named_checks = [("url", functools.partial(_failed_finding, error))]
+    named_checks += [
+        ("answers", lambda: _check_round_trip(url)),
+        ("backlog", lambda: _backlog(url)),
+        ("audit log", lambda: _audit_log(url)),
+    ]
     for name, examine in named_checks:
-        check(name, examine)
-    check("answers", lambda: _check_round_trip(url))
-    check("backlog", lambda: _backlog(url))
-    check("audit log", lambda: _audit_log(url))
+        if not check(name, examine) and name in ("database", "answers"):
+            break  # the others would say the same
     healthy = all(finding["ok"] for finding in findings)
     if as_json:
         print_json({"ok": healthy, "checks": findings})
