@@ -120,6 +120,34 @@ async def test_the_death_of_a_worker_is_no_failure_of_its_jobs(bench: Bench) -> 
     assert shown(await bench.find(job))["losses"] == 2
 
 
+@pytest.mark.parametrize("lease", [20, 30])
+async def test_a_lease_that_ends_before_the_worker_is_missed_ends_by_its_death(bench: Bench, lease: int) -> None:
+    """By default, a worker's lease is as long as the heartbeat timeout."""
+    await bench.push(retry={"max_attempts": 1})
+    await bench.push("short")
+    job, short = await bench.fetch(count=2, worker_id="w", lease=lease * SECOND)
+    await bench.service.fleet.beat(Heartbeat("w", (job.id, short.id), lease=lease * SECOND))
+    bench.clock.advance(4)
+    await bench.ack(short)
+    await bench.run_due(after=lease)
+    found = await bench.find(job)
+    assert (found.state, found.losses) == ("available", 1)
+    assert shown(found)["errors"][0]["type"] == "worker_death"
+    await bench.run_due(after=30)
+    (lost,) = await bench.service.fleet.lost()
+    assert (lost.id, lost.held, [held.id for held in lost.jobs]) == ("w", 1, [job.id])
+
+
+async def test_a_lease_that_a_living_worker_does_not_renew_is_a_failure(bench: Bench) -> None:
+    await bench.push(retry={"max_attempts": 1})
+    job = await bench.fetch_one(worker_id="w", lease=30 * SECOND)
+    bench.clock.advance(20)
+    await bench.service.fleet.beat(Heartbeat("w"))
+    await bench.run_due(after=10)
+    found = await bench.find(job)
+    assert (found.state, found.losses) == ("discarded", 0)
+
+
 async def test_the_deaths_of_workers_have_a_limit_of_their_own(bench: Bench) -> None:
     settings = bench.service.database.settings
     bench.service.database.settings = msgspec.structs.replace(settings, most_losses=2)

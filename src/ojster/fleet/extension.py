@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 from ojster.core.job import Job
 from ojster.fleet.abilities import kind_of
@@ -10,7 +10,7 @@ from ojster.fleet.claim_policies import IDLE_WORKERS, REQUIREMENTS_WAIT, Ability
 from ojster.fleet.lost_workers import forget_lost, note_expired_lease
 from ojster.fleet.unrunnable import why_unrunnable
 from ojster.fleet.worker_starts import forget_starts
-from ojster.fleet.workers import reap_silent_workers
+from ojster.fleet.workers import died_with_their_workers, reap_silent_workers
 from ojster.jobs.claim_policy import NO_USAGE_PROBES, Claim, ClaimPolicy, UsageProbes
 from ojster.jobs.extension import DeletedCounts, Due, Extension
 from ojster.jobs.failure import Failure
@@ -31,6 +31,10 @@ class FleetExtension(Extension):
         """Keep what a worker held that may be lost."""
         if job.worker_id and failure.type in LEASE_ERRORS:
             note_expired_lease(tx, job.worker_id, job)
+
+    def died(self, tx: Transaction, jobs: Sequence[Job]) -> Set[str]:
+        """Return the jobs whose workers were silent for long when their leases expired."""
+        return died_with_their_workers(tx, jobs)
 
     def due(self, tx: Transaction, *, in_maintenance: bool) -> Due:
         """Delete silent workers, and let their jobs run again."""

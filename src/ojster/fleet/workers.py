@@ -17,13 +17,12 @@ from ojster.core.job_flags import CANCEL_REQUESTED
 from ojster.core.job_table import JOB_COLUMNS
 from ojster.core.tenant import called
 from ojster.fleet.abilities import PLAIN, Abilities, abilities_by_worker, decode_abilities, worker_rules_by_id
-from ojster.fleet.lost_workers import forget_loss, note_last_report, note_loss
+from ojster.fleet.lost_workers import forget_loss, note_expired_lease, note_last_report, note_loss
 from ojster.fleet.requirements import read_provided
 from ojster.fleet.worker_starts import note_start
 from ojster.jobs.ending_attempts import confirm_ends_of_worker
 from ojster.jobs.extension import lock_with, settle
-from ojster.jobs.failure import Failure
-from ojster.jobs.leases import lease_end
+from ojster.jobs.leases import death_of, lease_end
 from ojster.jobs.topics import tell_worker
 from ojster.jobs.transitions import Loss, fail_lost_attempts, make_available
 from ojster.jobs.versions import HandledVersions
@@ -313,6 +312,26 @@ def reap_silent_workers(tx: Transaction) -> int | None:
     return None if oldest is None else horizon.next_expiry(oldest + tx.settings.heartbeat_timeout)
 
 
+def died_with_their_workers(tx: Transaction, jobs: Sequence[Job]) -> set[str]:
+    """Return the ids of jobs whose leases have expired after their workers had been silent for long.
+
+    A lease may end before its worker counts as lost, or at the same moment, as it does with the defaults of both. A
+    worker that lives sends several heartbeats in a lease, so half of the heartbeat timeout without one is its death.
+    """
+    before = tx.now - tx.settings.heartbeat_timeout // 2
+    silent = {
+        worker_id
+        for worker_id in {job.worker_id for job in jobs}
+        if tx.execute(
+            "SELECT 1 FROM workers WHERE id = :id AND last_seen_at <= :before", {"id": worker_id, "before": before}
+        )
+    }
+    died = [job for job in jobs if job.worker_id in silent]
+    for job in died:
+        note_expired_lease(tx, job.worker_id or "", job)
+    return {job.id for job in died}
+
+
 REPORTING_GRACE_US: Final = 10 * SECOND
 """Time that workers get to report to a server that has just started, in microseconds."""
 
@@ -371,10 +390,9 @@ def _lose_worker(tx: Transaction, worker_id: str) -> None:
 
     Losses do not count towards ``max_attempts``: see ``fail_lost_attempts``.
     """
-    failure = Failure("worker_death", f"The worker {called(worker_id)} stopped sending heartbeats.")
     held = _jobs_held_by(tx, worker_id)
     lock_with(tx, held)
-    fail_lost_attempts(tx, [(job, failure) for job in held], Loss.WORKER)
+    fail_lost_attempts(tx, [(job, death_of(worker_id)) for job in held], Loss.WORKER)
     confirm_ends_of_worker(tx, worker_id)
     settle(tx)
     note_loss(tx, worker_id, held)

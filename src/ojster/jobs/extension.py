@@ -136,6 +136,10 @@ class Extension:
     def succeeded_late(self, tx: Transaction, job: Job, result: bytes) -> None:
         """Note that the attempt of an ended job, which was stopped, has succeeded all the same, with this result."""
 
+    def died(self, tx: Transaction, jobs: Sequence[Job]) -> Set[str]:
+        """Return the ids of the jobs with an expired lease whose workers count as dead."""
+        return frozenset()
+
     def lose(self, tx: Transaction, job: Job) -> None:
         """Follow up on an attempt that ended because its worker was lost."""
 
@@ -272,7 +276,7 @@ class Hooks:
         self.forget = overriding("forget")
         self.forgettable = overriding("forgettable")
         self.succeeded_late = overriding("succeeded_late")
-        self.lose = overriding("lose")
+        self.died, self.lose = overriding("died"), overriding("lose")
         self.settle = overriding("settle")
         self.finish = overriding("finish")
         self.pushed = overriding("pushed")

@@ -16,6 +16,7 @@ from ojster.core.job import Job
 from ojster.core.job_flags import HAS_GRACE, STALLS
 from ojster.core.tenant import called
 from ojster.jobs.deadlines import timeout_failure, total_deadline
+from ojster.jobs.extension import hooks
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Holder, LeaseReport
 from ojster.jobs.queries import no_job
@@ -88,7 +89,7 @@ def check_holder(tx: Transaction, holder: Holder | None) -> None:
 
 def end_expired_attempts(tx: Transaction, jobs: Sequence[Job]) -> None:
     """Fail the attempts of due active jobs: the job has exceeded its timeout, or its lease has expired."""
-    lost: list[tuple[Job, Failure]] = []
+    expired: list[Job] = []
     for job in jobs:
         timeout = _longest_run(tx, job)
         deadline = total_deadline(tx, job)
@@ -99,11 +100,24 @@ def end_expired_attempts(tx: Transaction, jobs: Sequence[Job]) -> None:
             failure = timeout_failure("execution", job.timeout or timeout, tx.now - job.started_at)
             fail_attempt(tx, job, failure, running=True)
         else:
-            holder = f"The worker {called(job.worker_id)}" if job.worker_id else "The worker"
-            kind = "stalled" if job.flags & STALLS else "visibility_timeout"
-            failure = Failure(kind, f"{holder} did not renew the lease before it expired.")
-            lost.append((job, failure))
-    fail_lost_attempts(tx, lost, Loss.LEASE)
+            expired.append(job)
+    # A worker that has died renews no lease. Its jobs are not to blame, whichever ends first: lease or heartbeats.
+    # A job that must give signs of life itself has a failure of its own for that.
+    blameless = [job for job in expired if not job.flags & STALLS]
+    died = {id for died in hooks(tx).died for id in died(tx, blameless)} if blameless else set()
+    fail_lost_attempts(tx, [(job, death_of(job.worker_id)) for job in expired if job.id in died], Loss.WORKER)
+    fail_lost_attempts(tx, [(job, _expiry_of(job)) for job in expired if job.id not in died], Loss.LEASE)
+
+
+def death_of(worker_id: str | None) -> Failure:
+    """Return the failure of the attempts of a worker that has died."""
+    return Failure("worker_death", f"The worker {called(worker_id or '')} stopped sending heartbeats.")
+
+
+def _expiry_of(job: Job) -> Failure:
+    holder = f"The worker {called(job.worker_id)}" if job.worker_id else "The worker"
+    kind = "stalled" if job.flags & STALLS else "visibility_timeout"
+    return Failure(kind, f"{holder} did not renew the lease before it expired.")
 
 
 def lease_end(tx: Transaction, job: Job, lease: int) -> int:
