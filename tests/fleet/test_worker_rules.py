@@ -65,6 +65,17 @@ async def test_s79_what_is_in_both_lists_is_allowed(bench: Bench) -> None:
     assert await types_for(bench, "w") == ["mail.send"]
 
 
+async def test_denied_types_that_an_allow_list_makes_idle_are_refused(bench: Bench) -> None:
+    fleet = bench.service.fleet
+    before = await fleet.change_rule("w", {"allowed": ("mail.*",)})
+    with pytest.raises(InvalidRequest, match=r"worker w allows mail\.\*; beside an allow list") as refused:
+        await fleet.change_rule("w", {"denied": ("mail.bulk",)})
+    assert refused.value.details["field"] == "denied_types"
+    assert await fleet.rules() == [before], "nothing of the change is saved"
+    assert (await fleet.change_rule("w", {"denied": (), "reason": "r"})).reason == "r"
+    assert (await fleet.change_rule("w", {"allowed": None, "denied": ("mail.bulk",)})).denied == ("mail.bulk",)
+
+
 async def test_lists_hold_for_jobs_with_needs_and_with_limits_too(bench: Bench) -> None:
     await push(bench, "a", requires={"ssd": True})
     await push(bench, "b", options={"rate_limit": {"key": "k", "concurrency": 5}})

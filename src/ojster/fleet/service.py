@@ -167,10 +167,15 @@ class FleetService(CapabilityService, FleetCalls):
         ----------
         members:
             Members of ``WorkerRule`` to change; omitted members stay. Disabling a worker releases its jobs.
+
+        Raises
+        ------
+        InvalidRequest
+            Types are denied that an allow list leaves out or takes anyway.
         """
         self.scope.need_all_queues("A rule for a worker")
         change = worker_rules.RuleChange(self.scope.named(worker_id), dict(members))
-        rule = await self.database.run(worker_rules.change_rules, change)
+        rule = await self.scope.do(worker_rules.change_rules, change)
         return msgspec.structs.replace(rule, id=called(rule.id))
 
     async def forget_rule(self, worker_id: str) -> None:

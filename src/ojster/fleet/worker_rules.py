@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ojster.core.errors import NotFound, OjsterError
+from ojster.core.errors import InvalidRequest, NotFound, OjsterError
 from ojster.core.tenant import called
 from ojster.fleet.abilities import decode_worker_rule
 from ojster.fleet.worker_rule import WorkerRule
@@ -27,14 +27,20 @@ class RuleChange(msgspec.Struct, frozen=True):
     members: dict[str, Any]
 
 
-def change_rules(tx: Transaction, changes: Sequence[RuleChange]) -> list[WorkerRule]:
-    """Change the rules of workers and return them. The jobs of disabled workers go back to their queues."""
-    results = []
+def change_rules(tx: Transaction, changes: Sequence[RuleChange]) -> list[WorkerRule | OjsterError]:
+    """Change the rules of workers and return them. The jobs of disabled workers go back to their queues.
+
+    A change that denies types, and leaves an allow list in place, is an ``InvalidRequest``.
+    """
+    results: list[WorkerRule | OjsterError] = []
     for change in changes:
         # Two changes of different members must both last: they are merged into one value and written back.
         rows = tx.execute("SELECT body FROM worker_rules WHERE id = :id" + tx.for_update, {"id": change.id})
         before = decode_worker_rule(rows[0][0]) if rows else WorkerRule(change.id)
         members = dict(change.members)
+        if members.get("denied") and "allowed" not in members and before.allowed is not None:
+            results.append(_idle_denial(before))
+            continue
         if "provides" in members:
             members["provides"] = before.provides | members["provides"]
         rule = msgspec.structs.replace(before, **members, changed_at=tx.now)
@@ -65,6 +71,17 @@ def delete_rules(tx: Transaction, id: str) -> OjsterError | None:
         _reload_and_reopen(tx, id)
     nothing = NotFound(f"There is no rule for the worker {called(id)}.", resource_type="worker")
     return None if rows else nothing
+
+
+def _idle_denial(rule: WorkerRule) -> InvalidRequest:
+    """Return the error for denied types that would have no effect."""
+    allowed = ", ".join(rule.allowed or ()) or "nothing"
+    return InvalidRequest(
+        f"The rule of the worker {called(rule.id)} allows {allowed:.200}; beside an allow list, denied types have no "
+        "effect. Change 'allowed_types', or set it to null in the same request. 'ojster workers forget' deletes the "
+        "rule.",
+        field="denied_types",
+    )
 
 
 def list_rules(tx: Transaction, requests: Sequence[None]) -> list[list[WorkerRule]]:
