@@ -267,6 +267,19 @@ def test_a_malformed_url_of_a_server_is_refused(newcomer: Newcomer, command: tup
     assert "x:y" not in said
 
 
+@pytest.mark.parametrize("url", ["unix:///", "unix:////"])
+@pytest.mark.parametrize("command", [("jobs", "list", "--url"), ("worker", "shop:app", "--url"), ("healthy",)])
+def test_the_url_of_a_socket_without_a_path_is_refused(newcomer: Newcomer, command: tuple[str, ...], url: str) -> None:
+    code, said = newcomer.ojster(*command, url)
+    assert code == 1
+    assert f"The URL '{url}' names no socket." in said
+
+
+def test_the_url_of_a_socket_with_two_slashes_is_no_health_file(newcomer: Newcomer) -> None:
+    code, said = newcomer.ojster("healthy", "unix://run/ojster.sock")
+    assert (code, "is neither a database" in said) == (1, True)
+
+
 def test_an_error_of_a_server_does_not_show_the_password_in_its_url(newcomer: Newcomer) -> None:
     for command in (("jobs", "list", "--url"), ("healthy",)):
         code, said = newcomer.ojster(*command, "http://ada:secret@127.0.0.1:1")

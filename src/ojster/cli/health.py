@@ -65,7 +65,7 @@ def healthy(file: str, max_age: float) -> int:
     Exits with 0 if the worker's last heartbeat was answered within --max-age seconds, or if the server can write to its
     database; otherwise with 1.
     """
-    if file.startswith(("http://", "https://", "unix:///")):
+    if file.startswith(("http://", "https://", "unix:")):
         if used_options("max_age"):
             raise click.UsageError("--max-age has no effect on a server. Leave it out.")
         return _ready(file)

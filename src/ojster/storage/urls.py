@@ -12,6 +12,7 @@ from ojster.core.errors import BackendUnavailable, InvalidRequest
 from ojster.storage.database import SQLITE, URL_VARIABLE, are_same, names_a_database, sqlite_path, without_password
 
 DEFAULT_URL: Final = "sqlite:///ojster.db"
+_SOCKET: Final = "unix:///"
 TOKEN_VARIABLE: Final = "OJSTER_TOKEN"  # noqa: S105  (a name)
 
 
@@ -19,7 +20,13 @@ def known_url(url: str) -> str:
     """Return a URL; raise ``InvalidRequest`` if it is that of neither a database nor a server, or is malformed."""
     if url.startswith(("http://", "https://")):
         _check_server(url)
-    elif not (names_a_database(url) or url.startswith("unix:///")):
+    elif url.startswith(_SOCKET):
+        if not url.removeprefix(_SOCKET).strip("/"):
+            raise InvalidRequest(
+                f"The URL {url!r} names no socket. Write its path as in unix:///run/ojster.sock; if it comes from a "
+                "variable, check that it is set."
+            )
+    elif not names_a_database(url):
         raise InvalidRequest(
             f"The URL {without_password(url)!r} is neither a database (sqlite:///…, postgresql://…) nor a "
             "server (http://…, unix:///…)."
