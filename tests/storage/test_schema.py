@@ -248,3 +248,21 @@ def test_a_database_of_an_unreleased_version_is_not_saved_and_a_restored_one_is_
         archive.back_up(tmp_path / "jobs.db", tmp_path / "other.tar", None)
     assert archive.restore(tmp_path / "archive.tar", tmp_path / "again.db", None).jobs == 0
     migrate_database(f"sqlite:///{tmp_path}/again.db")
+
+
+def test_a_database_of_a_newer_version_is_neither_saved_nor_restored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, saved = tmp_path / "jobs.db", tmp_path / "archive.tar"
+    migrate_database(f"sqlite:///{database}")
+    with closing(apsw.Connection(str(database))) as connection:
+        connection.execute(f"PRAGMA user_version = {len(scripts('sqlite')) + 1}")
+    with monkeypatch.context() as newer:
+        newer.setattr(archive, "refuse_newer", lambda version, known: None)
+        archive.back_up(database, saved, None)
+    before = sorted(os.listdir(tmp_path))
+    with pytest.raises(BackendUnavailable, match=r"supports at most \d+: upgrade Ojster"):
+        archive.back_up(database, tmp_path / "other.tar", None)
+    with pytest.raises(BackendUnavailable, match=r"supports at most \d+: upgrade Ojster"):
+        archive.restore(saved, tmp_path / "again.db", None)
+    assert sorted(os.listdir(tmp_path)) == before

@@ -61,8 +61,8 @@ def back_up(database: Path, target: Path, store: FileStore | None) -> ArchiveSum
     Raises
     ------
     BackendUnavailable
-        The database does not exist, was made by an Ojster that was never released, or cannot be read or written to the
-        archive.
+        The database does not exist, was made by a newer Ojster or by one that was never released, or cannot be read or
+        written to the archive.
     Conflict
         The archive exists.
     """
@@ -100,9 +100,9 @@ def restore(source: Path, database: Path, files: Path | None) -> ArchiveSummary:
     Conflict
         The database, a log of SQLite beside it, or the directory exists.
     InvalidRequest
-        The archive is damaged, incomplete, or of a newer Ojster.
+        The archive is damaged or incomplete.
     BackendUnavailable
-        The target cannot be written, or the archive is of an Ojster that was never released.
+        The target cannot be written, or the archive is of a newer Ojster, or of one that was never released.
     """
     beside = [database.with_name(database.name + ending) for ending in ("-wal", "-shm", "-journal")]
     for existing in (database, *beside, files):  # SQLite would replay a log that was left behind
@@ -112,8 +112,7 @@ def restore(source: Path, database: Path, files: Path | None) -> ArchiveSummary:
         database.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(prefix=".ojster-restore-", dir=database.parent) as folder:
             root = Path(folder)
-            manifest = _extract(source, root)
-            refuse_newer(manifest.schema, len(scripts("sqlite")))
+            _extract(source, root)
             summary = _count(root / DATABASE)
             if files is not None and (root / FILES).is_dir():
                 summary.files = len(list((root / FILES).iterdir()))
@@ -146,7 +145,8 @@ def _check_database(copy: Path) -> None:
             problems = [row[0] for row in connection.execute("PRAGMA integrity_check(5)")]
             has_jobs = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'payloads'").fetchall()
             if has_jobs:
-                schema_version(connection)
+                # What a newer schema says of files is not known, so that a copy of it would not be complete.
+                refuse_newer(schema_version(connection), len(scripts("sqlite")))
     except apsw.Error as error:
         raise InvalidRequest(f"The database is damaged: {error}.") from None
     if problems != ["ok"]:
@@ -219,7 +219,7 @@ def _pieces(copy: Path) -> dict[str, list[tuple[str, bytes]]]:
     return by_file
 
 
-def _extract(source: Path, root: Path) -> Manifest:
+def _extract(source: Path, root: Path) -> None:
     """Extract an archive into an empty directory, and check each member."""
     digests: dict[str, str] = {}
     manifest: Manifest | None = None
@@ -247,7 +247,6 @@ def _extract(source: Path, root: Path) -> Manifest:
     ):
         raise InvalidRequest(f"{source} is damaged: {wrong[0]!r:.80} is not what was saved.")
     _check_database(root / DATABASE)
-    return manifest
 
 
 def _is_plain(name: str) -> bool:
