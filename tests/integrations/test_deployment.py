@@ -37,7 +37,7 @@ def command_lines() -> Iterator[tuple[str, list[str]]]:
         if test[1] == "ojster":
             yield f"compose health of {name}", test[2:]
     dockerfile = (DEPLOY / "docker" / "Dockerfile").read_text()
-    for kind, line in re.findall(r"^(CMD|HEALTHCHECK) .*?(\[.*\])$", dockerfile, re.MULTILINE):
+    for kind, line in re.findall(r"^(CMD|#   CMD|#   HEALTHCHECK) .*?(\[.*\])$", dockerfile, re.MULTILINE):
         words = json.loads(line)
         yield f"Dockerfile {kind}", words[1:] if words[0] == "ojster" else words
     for line in (DEPLOY / "Procfile").read_text().splitlines():
@@ -72,6 +72,14 @@ def test_a_worker_has_the_time_that_its_end_may_take() -> None:
         yaml.safe_load((DEPLOY / "helm" / "ojster" / "values.yaml").read_text())["terminationGracePeriodSeconds"],
     ]
     assert [int(time) > DEFAULT_GRACE + ENDING_SECONDS for time in times] == [True] * 3, times
+
+
+def test_each_container_has_a_health_check_of_its_own() -> None:
+    dockerfile = (DEPLOY / "docker" / "Dockerfile").read_text()
+    assert re.findall(r"^HEALTHCHECK", dockerfile, re.MULTILINE) == [], "a worker would inherit that of the server"
+    services = yaml.safe_load((DEPLOY / "docker" / "compose.yaml").read_text())["services"]
+    checks = {name: service["healthcheck"]["test"][-1] for name, service in services.items()}
+    assert (checks["server"], checks["worker"]) == ("http://127.0.0.1:8080", services["worker"]["command"][5])
 
 
 def queries() -> Iterator[tuple[str, str]]:
