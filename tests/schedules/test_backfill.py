@@ -10,6 +10,7 @@ import pytest
 from ojster.client.client import HttpClient
 from ojster.core.errors import InvalidRequest, NotFound
 from ojster.core.events import EventFilter
+from ojster.core.job import Job
 from ojster.core.timestamps import format_timestamp
 from ojster.schedules.backfill import MAX_BACKFILLED
 from ojster.schedules.cron import Cron
@@ -25,6 +26,8 @@ pytestmark = pytest.mark.anyio
 MINUTE = 60_000_000
 FIRST = START // MINUTE * MINUTE - 10 * MINUTE
 """The first of the occurrences that have passed, in microseconds since the epoch."""
+
+CRON_EVENTS = ("cron.triggered", "cron.skipped")
 
 STARTS: dict[str, dict[str, Any]] = {
     "jobs": {"template": msgspec.json.encode({"type": "a", "args": []})},
@@ -124,6 +127,26 @@ async def test_a_dry_run_shows_the_occurrences_and_starts_nothing(bench: Bench) 
     assert [(run.scheduled_for, run.id) for run in done.runs] == [(at, None) for at in minutes(1, 2)]
     assert await bench.fetch("default") == []
     assert (await bench.service.schedules.find("c")).run_count == 0
+
+
+async def test_duplicates_that_are_ignored_are_no_runs(bench: Bench) -> None:
+    unique = {"keys": ["type"], "on_conflict": "ignore"}
+    template = msgspec.json.encode({"type": "a", "args": [], "options": {"unique": unique}})
+    await bench.service.schedules.register(Cron(name="c", expression="* * * * *", template=template))
+    done = await bench.service.schedules.backfill("c", FIRST, FIRST + 2 * MINUTE)
+    (waiting,) = await bench.fetch("default", count=10)
+    assert [run.id for run in done.runs] == [waiting.id, None, None]
+    assert (await bench.service.schedules.find("c")).run_count == 1
+    counts = [len((await bench.service.events.select(EventFilter(types=(name,)))).events) for name in CRON_EVENTS]
+    assert counts == [1, 2]
+    again = await bench.service.schedules.trigger("c")
+    assert isinstance(again, Job)
+    assert again.id == waiting.id
+    await bench.run_due(after=60)
+    cron = await bench.service.schedules.find("c")
+    assert (cron.run_count, cron.last_run_at) == (1, None)
+    (miss,) = await bench.service.schedules.misses("c")
+    assert (miss.reason, waiting.id in miss.message) == ("duplicate", True)
 
 
 async def test_an_interval_begins_at_the_first_moment(bench: Bench) -> None:

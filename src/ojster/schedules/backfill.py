@@ -9,7 +9,7 @@ import msgspec
 
 from ojster.core.errors import InvalidRequest, OjsterError
 from ojster.schedules.cron import Cron, find, no_cron, write
-from ojster.schedules.firing import facts_of_occurrence, facts_of_run, start
+from ojster.schedules.firing import facts_of_duplicate, facts_of_occurrence, facts_of_run, start
 from ojster.storage.call import for_each, returns_refusal
 from ojster.storage.transaction import Transaction
 from ojster.workflows.plan.values import NewWorkflow
@@ -48,7 +48,10 @@ class BackfillOrder(msgspec.Struct, frozen=True):
 
 
 class BackfilledRun(msgspec.Struct, frozen=True):
-    """An occurrence, in microseconds since the epoch, and the id of the job or workflow that was started for it."""
+    """An occurrence, in microseconds since the epoch, and the id of the job or workflow that was started for it.
+
+    Without an id, none was: in a dry run, or because its job would be a duplicate, which its policy ignores.
+    """
 
     scheduled_for: int
     id: str | None
@@ -91,8 +94,8 @@ def _backfill(tx: Transaction, order: BackfillOrder) -> Backfill:
             id, heavy = _start(tx, cron, occurrence, order, line)
             weight += heavy
         runs.append(BackfilledRun(occurrence, id))
-    if runs and not order.dry_run:
-        write(tx, msgspec.structs.replace(cron, run_count=cron.run_count + len(runs)))
+    if made := sum(run.id is not None for run in runs):
+        write(tx, msgspec.structs.replace(cron, run_count=cron.run_count + made))
     return Backfill(tuple(runs), occurrences[len(runs)] if len(runs) < len(occurrences) else None)
 
 
@@ -105,17 +108,23 @@ def _refuse_range(tx: Transaction, order: BackfillOrder) -> None:
         raise InvalidRequest("'since' is after 'until'. Exchange them.", field="since")
 
 
-def _start(tx: Transaction, cron: Cron, occurrence: int, order: BackfillOrder, line: int) -> tuple[str, int]:
-    """Start the run of an occurrence; return its id and, for a workflow, its weight."""
-    run = start(tx, cron, occurrence, order.by, line)
-    if isinstance(run, OjsterError):
-        raise run
+def _start(tx: Transaction, cron: Cron, occurrence: int, order: BackfillOrder, line: int) -> tuple[str | None, int]:
+    """Start the run of an occurrence; return its id, if it is no duplicate, and, for a workflow, its weight."""
+    started = start(tx, cron, occurrence, order.by, line)
+    if isinstance(started, OjsterError):
+        raise started
+    facts = facts_of_occurrence(cron, occurrence)
+    if not started.is_new:
+        facts |= facts_of_duplicate(started)
+        tx.emit_about("cron.skipped", cron.name, **facts, manual=True, backfill=True)
+        return None, 0
+    run = started.run
     if isinstance(run, NewWorkflow) and run.target is not None:
         raise InvalidRequest(
             f"The workflow of this cron job has the target {run.target!r:.80}, which each run holds from its start, so "
             "that no other one can wait for it. Trigger the cron job instead, once for each occurrence.",
             field="name",
         )
-    facts = facts_of_occurrence(cron, occurrence) | facts_of_run(run)
+    facts |= facts_of_run(run)
     tx.emit_about("cron.triggered", cron.name, **facts, manual=True, backfill=True)
     return run.id, run.weight if isinstance(run, NewWorkflow) else 0

@@ -8,11 +8,11 @@ Spec: ojs-cron
 from __future__ import annotations
 
 import logging
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from ojster.core.errors import OjsterError
+from ojster.core.errors import Duplicate, OjsterError
 from ojster.core.job import Job
 from ojster.core.json_objects import Members, read_members, without_nulls
 from ojster.core.tenant import called, split
@@ -42,6 +42,16 @@ MAX_FIRED_WEIGHT: Final = 1_000
 
 StartedByCron: TypeAlias = Job | NewWorkflow
 """What an occurrence of a cron job has started."""
+
+
+class Started(NamedTuple):
+    """What an occurrence of a cron job has started.
+
+    If ``is_new`` is false, it has started nothing: its job is a duplicate of ``run``, which its policy ignores.
+    """
+
+    run: StartedByCron
+    is_new: bool = True
 
 
 def fire_due(tx: Transaction) -> Due:
@@ -83,20 +93,21 @@ def trigger(tx: Transaction, order: tuple[str, str | None]) -> StartedByCron | O
     cron = find(tx, name, tx.for_update)
     if cron is None:
         return no_cron(name)
-    run = start(tx, cron, tx.now, by, _line(cron))
-    if isinstance(run, OjsterError):
-        return run
-    facts = facts_of_occurrence(cron, tx.now) | facts_of_run(run) | {"run_count": cron.run_count + 1}
-    tx.emit_about("cron.triggered", cron.name, **facts, manual=True)
-    write(tx, msgspec.structs.replace(cron, last_run_at=tx.now, run_count=cron.run_count + 1))
-    return run
+    started = start(tx, cron, tx.now, by, _line(cron))
+    if isinstance(started, OjsterError):
+        return started
+    if started.is_new:
+        facts = facts_of_occurrence(cron, tx.now) | facts_of_run(started.run) | {"run_count": cron.run_count + 1}
+        tx.emit_about("cron.triggered", cron.name, **facts, manual=True)
+        write(tx, msgspec.structs.replace(cron, last_run_at=tx.now, run_count=cron.run_count + 1))
+    return started.run
 
 
 def _fire(tx: Transaction, cron: Cron) -> int:
     """Fire a due cron job; return the weight of the workflow that it has started, or 0."""
     scheduled_for = cron.next_run_at or tx.now
     facts = facts_of_occurrence(cron, scheduled_for)
-    run: StartedByCron | OjsterError | None = None
+    run: StartedByCron | None = None
     if cron.overlap_policy == "skip" and (unfinished := unfinished_run(tx, cron.name)):
         facts |= {"reason": "overlap_skip"} | unfinished
         _note(
@@ -110,14 +121,18 @@ def _fire(tx: Transaction, cron: Cron) -> int:
     else:
         if cron.overlap_policy == "cancel_previous":
             cancel_unfinished(tx, cron.name)
-        run = start(tx, cron, scheduled_for, cron.created_by, _line(cron))
-        if isinstance(run, OjsterError):
-            log.warning("the cron job %s did not fire: %s", cron.name, run)
-            facts |= {"reason": run.code, "message": run.message}
-            _note(tx, cron, scheduled_for, run.code, run.message)
+        started = start(tx, cron, scheduled_for, cron.created_by, _line(cron))
+        if isinstance(started, OjsterError):
+            log.warning("the cron job %s did not fire: %s", cron.name, started)
+            facts |= {"reason": started.code, "message": started.message}
+            _note(tx, cron, scheduled_for, started.code, started.message)
+        elif not started.is_new:
+            facts |= facts_of_duplicate(started)
+            _note(tx, cron, scheduled_for, facts["reason"], facts["message"])
         else:
+            run = started.run
             facts |= facts_of_run(run)
-    fired = isinstance(run, Job | NewWorkflow)
+    fired = run is not None
     facts["run_count"] = cron.run_count + fired
     tx.emit_about("cron.triggered" if fired else "cron.skipped", cron.name, **facts)
     schedule = cron.schedule
@@ -153,7 +168,7 @@ def _line(cron: Cron) -> int:
     return SCHEDULED_LINE if cron.overlap_policy == "enqueue" else 0
 
 
-def start(tx: Transaction, cron: Cron, scheduled_for: int, by: str | None, line: int) -> StartedByCron | OjsterError:
+def start(tx: Transaction, cron: Cron, scheduled_for: int, by: str | None, line: int) -> Started | OjsterError:
     """Push the job of an occurrence, or start its workflow; return it, or why it is refused.
 
     ``by``: the name of its creator, if it is known; ``line``: in which it waits for those before it; 0: it does not.
@@ -161,7 +176,7 @@ def start(tx: Transaction, cron: Cron, scheduled_for: int, by: str | None, line:
     try:
         if cron.workflow is not None:
             with tx.savepoint():  # a refusal leaves nothing of the workflow
-                return _start_workflow(tx, cron, scheduled_for, by, line)
+                return Started(_start_workflow(tx, cron, scheduled_for, by, line))
         pushed: list[Pushed] | OjsterError
         (pushed,) = push(tx, [[_new_job(tx, cron, scheduled_for, by, line)]])
     except Held:
@@ -170,7 +185,7 @@ def start(tx: Transaction, cron: Cron, scheduled_for: int, by: str | None, line:
         pushed = refusal
     if isinstance(pushed, Later):
         raise Held(pushed.message)
-    return pushed if isinstance(pushed, OjsterError) else pushed[0].job
+    return pushed if isinstance(pushed, OjsterError) else Started(pushed[0].job, is_new=not pushed[0].existing)
 
 
 def facts_of_occurrence(cron: Cron, scheduled_for: int) -> dict[str, Any]:
@@ -193,6 +208,12 @@ def facts_of_run(run: StartedByCron) -> dict[str, Any]:
     if isinstance(run, Job):
         return {"job_id": run.id, "job_type": run.type}
     return facts_of(run.id, run.type, run.name)
+
+
+def facts_of_duplicate(started: Started) -> dict[str, Any]:
+    """Return what the events of an occurrence say that has started nothing, because its job is a duplicate."""
+    message = f"Its job would be a duplicate of the job {started.run.id}."
+    return {"reason": Duplicate.code, "message": message, "existing_job_id": started.run.id}
 
 
 def _named(cron: Cron, scheduled_for: int, written: msgspec.Raw, name: str) -> msgspec.Raw:

@@ -278,7 +278,10 @@ class BackfillBody(Arguments):
 
 
 class BackfilledRunInfo(Struct):
-    """An occurrence, and the id of the job or workflow that was started for it; null: with ``dry_run``, none was."""
+    """An occurrence, and the id of the job or workflow that was started for it.
+
+    null: none was, with ``dry_run``, or because the job would be a duplicate, which its ``unique`` ignores.
+    """
 
     scheduled_for: Timestamp
     id: str | None

@@ -255,7 +255,7 @@ def backfill_cron(
             runs += part.runs
             if part.next is not None:  # so that it can go on from there if the connection breaks
                 last = format_timestamp(runs[-1].scheduled_for)
-                click.echo(f"{len(runs)} of {len(foreseen)} are started, up to {last}.", err=True)
+                click.echo(f"{len(runs)} of {len(foreseen)} are done, up to {last}.", err=True)
         return runs
 
     foreseen = ask(url, foresee)
@@ -268,7 +268,9 @@ def backfill_cron(
         click.confirm(f"Start {name} for {len(foreseen)} occurrences, from {first} to {last}?", abort=True, err=True)
     runs = ask(url, start)
     shown = [{"scheduled_for": format_timestamp(run.scheduled_for), "id": run.id} for run in runs]
-    done(f"{name} is started for {len(runs)} occurrences.", as_json, {"runs": shown})
+    made = sum(run.id is not None for run in runs)
+    others = f" The jobs of {len(runs) - made} others would be duplicates." if made < len(runs) else ""
+    done(f"{name} is started for {made} occurrences.{others}", as_json, {"runs": shown})
 
 
 async def _parts(
