@@ -151,6 +151,22 @@ class TestSchema:
         )
         assert statement.names == ("queue", "seq")
 
+    @pytest.mark.parametrize(
+        ("sql", "returns_rows"),
+        [
+            ("SELECT 1", True),
+            ("WITH one AS (SELECT 1) SELECT * FROM one", True),
+            ("WITH gone AS (DELETE FROM jobs RETURNING seq) SELECT count(*) FROM gone", True),
+            ("WITH gone AS (DELETE FROM jobs RETURNING seq) INSERT INTO a (b) SELECT seq FROM gone", False),
+            ("WITH one AS (SELECT f(1)) INSERT INTO a (b) SELECT 1 FROM one RETURNING b", True),
+            ("UPDATE a SET b = (SELECT 1) WHERE c = ') RETURNING (' -- SELECT", False),
+            ("VALUES (1)", True),
+            ("COMMIT", False),
+        ],
+    )
+    def test_a_statement_returns_rows_if_its_outermost_part_does(self, sql: str, returns_rows: bool) -> None:
+        assert translate(sql, "s").returns_rows is returns_rows
+
     def test_tables_are_made_only_if_that_is_asked_for(self) -> None:
         url = url_of_schema("nothing_here")
         with pytest.raises(BackendUnavailable, match="ojster migrate"):

@@ -48,7 +48,10 @@ _CREATED: Final = re.compile(r"(?m)^CREATE (?:UNLOGGED )?(?:TABLE|VIEW) (\w+)")
 _TABLES: Final = "|".join(_CREATED.findall("\n".join(scripts("postgres"))))
 _TABLE: Final = re.compile(rf"\b(FROM|JOIN|INTO|UPDATE)\s+({_TABLES})\b")
 _PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z]\w*)|\?")
-_RETURNS_ROWS: Final = re.compile(r"^\s*SELECT\b|\bRETURNING\b")
+_TEXT_OR_COMMENT: Final = re.compile(r"'[^']*'|--[^\n]*")
+_INNERMOST: Final = re.compile(r"\([^()]*\)")
+_VERB: Final = re.compile(r"\b(?:SELECT|VALUES|INSERT|UPDATE|DELETE)\b")
+_RETURNING: Final = re.compile(r"\bRETURNING\b")
 
 _RETRYABLE_SQLSTATES: Final = frozenset({"40001", "40P01", "55P03", "23505", "23P01"})
 """SQLSTATEs after which the transaction is run again: serialization failures, deadlocks, unavailable locks, and unique
@@ -124,7 +127,16 @@ def translate(sql: str, schema: str, lacks: Lacks = NOTHING) -> Statement:
 
     numbered = _PARAMETER.sub(number, sql)
     qualified = _TABLE.sub(lambda match: f"{match[1]} {quoted(schema)}.{match[2]}", numbered)
-    return Statement(qualified.encode(), tuple(names), _RETURNS_ROWS.search(sql) is not None)
+    return Statement(qualified.encode(), tuple(names), _returns_rows(sql))
+
+
+def _returns_rows(sql: str) -> bool:
+    """Return whether a statement returns rows: what it does, and not what is in its parentheses, says so."""
+    sql, inner = _TEXT_OR_COMMENT.sub("", sql), 1
+    while inner:
+        sql, inner = _INNERMOST.subn("", sql)
+    verb = _VERB.search(sql)
+    return verb is not None and (verb[0] in ("SELECT", "VALUES") or _RETURNING.search(sql) is not None)
 
 
 def quoted(name: str) -> str:
