@@ -57,7 +57,10 @@ _RETRYABLE_SQLSTATES: Final = frozenset({"40001", "40P01", "55P03", "23505", "23
 """SQLSTATEs after which the transaction is run again: serialization failures, deadlocks, unavailable locks, and unique
 or exclusion violations. The next run sees the changes of the other transaction."""
 
-_LOST: Final = frozenset({"57P01", "57P02", "57P03", "57P05", "08000", "08003", "08006", "08P01", "26000"})
+_IDLE: Final = frozenset({"25P03", "57P05"})
+"""SQLSTATEs of a session that was ended because it sent nothing: no commit of it has begun."""
+
+_LOST: Final = _IDLE | {"57P01", "57P02", "57P03", "08000", "08003", "08006", "08P01", "26000"}
 """SQLSTATEs of a lost connection: the database shuts down, has crashed, is starting up or disconnects; or a pooler has
 assigned a different server connection."""
 
@@ -65,7 +68,8 @@ assigned a different server connection."""
 class ConnectionLost(TryAgain):
     """The connection is lost. The transaction is rolled back, unless its commit was already sent.
 
-    ``undone`` is true if it is certainly rolled back: the database refused a statement before the commit.
+    ``undone`` is true if it is certainly rolled back: the database refused a statement before the commit, or had ended
+    the session before the commit came.
     """
 
     def __init__(self, why: str, *, undone: bool = False) -> None:
@@ -459,8 +463,11 @@ class PipelineConnection:
             synced = self._result()
             if synced is None or synced.status != pq.ExecStatus.PIPELINE_SYNC:
                 raise ConnectionLost("The database closed the connection.")
-        except psycopg.OperationalError as error:
-            raise ConnectionLost(str(error)) from error
+        except (psycopg.OperationalError, ConnectionLost) as error:
+            # What the server has said before it closed the connection says more than that it is closed.
+            reason = None if failed is None else _failure(failed, undone=undone)
+            lost = reason if isinstance(reason, ConnectionLost) else ConnectionLost(str(error), undone=undone)
+            raise lost from error
         if failed is not None:
             for sql in self._new_names:  # the preparation may have failed, or been skipped
                 del self._names[sql]  # type: ignore[union-attr]  # it has prepared
@@ -494,5 +501,5 @@ def _failure(result: PGresult, *, undone: bool) -> Exception:
     if sqlstate in _RETRYABLE_SQLSTATES:
         return TryAgain(f"{message} ({sqlstate})")
     if sqlstate in _LOST:
-        return ConnectionLost(message, undone=undone)
+        return ConnectionLost(message, undone=undone or sqlstate in _IDLE)
     return StatementFailed(sqlstate, message)
