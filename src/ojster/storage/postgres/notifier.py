@@ -52,6 +52,12 @@ connection, too, those of ends of jobs."""
 ANSWER_SECONDS: Final = 5.0
 """Maximum wait for an answer, in seconds, before the connection counts as lost."""
 
+IDLE_WARNING_SECONDS: Final = 3_600.0
+"""Time between two warnings that the database ends idle connections, in seconds."""
+
+IDLE_SESSION_TIMEOUT: Final = "57P05"
+"""SQLSTATE of a session that was ended because it was idle."""
+
 MERGE_PAUSE_SECONDS: Final = 0.001
 """Pause after a notification, in seconds, in which further topics are merged."""
 
@@ -145,6 +151,8 @@ class PostgresNotifier:
         self._new_until = self._unsure_until = time.monotonic() + DISCOVERY_SECONDS
         self._heard_waits_at = self._announced_at = float("-inf")
         self._in_doubt = False
+        self._ended_by: str | None = None
+        self._idle_warning_at = float("-inf")
         self._wake_reader, self._wake_writer = os.pipe()
         os.set_blocking(self._wake_reader, False)
         self._closing = self._is_closed = False
@@ -225,6 +233,9 @@ class PostgresNotifier:
             pause = MAX_RECONNECT_PAUSE_SECONDS
             try:
                 with self._connect() as connection:
+                    # The server says why it ends a connection before it does; the error tells only of the end.
+                    self._ended_by = None
+                    connection.add_notice_handler(self._note_end)
                     if self._listens:
                         connection.add_notify_handler(self._heed)
                         connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self.channel)))
@@ -235,7 +246,9 @@ class PostgresNotifier:
                     self._serve(connection)
             except psycopg.Error as error:
                 failures += 1
-                if failures in (1, 10) or failures % 100 == 0:
+                if IDLE_SESSION_TIMEOUT in (error.sqlstate, self._ended_by):
+                    self._warn_of_idle_timeout()
+                elif failures in (1, 10) or failures % 100 == 0:
                     words = " ".join(str(error).split())
                     log.warning("notification connection lost; reconnecting: %s", words)
                 pause = min(MAX_RECONNECT_PAUSE_SECONDS, 0.1 * 2 ** min(failures, 10))
@@ -243,6 +256,19 @@ class PostgresNotifier:
                 log.exception("unexpected error in the Postgres notifier; it continues")
             self._on_deaf()  # no notifications arrive without a connection
             self._rest(pause)
+
+    def _note_end(self, notice: psycopg.errors.Diagnostic) -> None:
+        self._ended_by = notice.sqlstate
+
+    def _warn_of_idle_timeout(self) -> None:
+        """Log that the database ends idle connections, once in a while: it does so again and again."""
+        if time.monotonic() >= self._idle_warning_at:
+            self._idle_warning_at = time.monotonic() + IDLE_WARNING_SECONDS
+            log.warning(
+                "the database ends idle connections, which are opened again each time: set idle_session_timeout to 0 "
+                "for this role, or to more than %g s",
+                HEARTBEAT,
+            )
 
     def _serve(self, connection: psycopg.Connection) -> None:
         poll = select.poll()
