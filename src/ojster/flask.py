@@ -18,7 +18,7 @@ from werkzeug.wrappers import Response
 from ojster.api.app import App
 from ojster.cli.logs import log_to_console
 from ojster.cli.worker import run_worker
-from ojster.cli.worker_options import with_queues
+from ojster.cli.worker_options import with_concurrency, with_queues
 from ojster.cli.worker_processes import Process
 from ojster.core.errors import OjsterError
 from ojster.core.job import Job
@@ -27,7 +27,7 @@ from ojster.handlers.context import JobContext
 from ojster.queues.fairness import Sharing
 from ojster.storage.urls import known_url
 from ojster.worker.registration import NoHandlers
-from ojster.worker.worker import DEFAULT_CONCURRENCY, Worker
+from ojster.worker.worker import Worker
 
 NAME: Final = "ojster"
 """Name of the extension in ``Flask.extensions``."""
@@ -157,7 +157,7 @@ commands = AppGroup(NAME, help="Run jobs.")
 
 @commands.command("worker")
 @with_queues
-@click.option("--concurrency", "-c", type=click.IntRange(1), default=DEFAULT_CONCURRENCY, show_default=True)
+@with_concurrency
 @click.option("--until-empty", is_flag=True, help="Stop when no job is available.")
 @with_appcontext
 def worker(queues: list[str] | None, sharing: Sharing | None, concurrency: int, until_empty: bool) -> None:

@@ -22,7 +22,7 @@ import pytest
 from click.testing import CliRunner
 
 from ojster import App, Worker
-from ojster.cli.declared import OrNone
+from ojster.cli.declared import OrNone, Seconds
 from ojster.cli.main import cli
 from ojster.cli.server_processes import SharedPort
 from ojster.core.errors import OjsterError
@@ -534,6 +534,14 @@ REFUSED: Final[list[tuple[str, str]]] = [
     ("push mail --priority 101", "101 is not in the range -100<=x<=100"),
     ("push mail --delay -1", "--delay"),
     ("push mail --wait inf", "inf is no number of seconds"),
+    ("push mail --delay 1e12", "1e12 seconds are more than a hundred years"),
+    ("serve --max-batch 1000000000000", "1000000000000 is not in the range 100<=x<=1000000"),
+    ("serve --max-job-bytes 1000000000000", "is not in the range 1024<=x<=1000000000"),
+    ("serve --most-dead-letters 1000000000000", "is not in the range 0<=x<=1000000000"),
+    ("queues set q --concurrency 1000000000000", "is not in the range 0<=x<=1000000000"),
+    ("serve --processes 1000000000000", "1000000000000 is not in the range 1<=x<=1000"),
+    ("worker shop:app --concurrency 1000000000000", "is not in the range 1<=x<=1000000"),
+    ("worker shop:app --max-memory 1000000000000", "is not in the range 1<=x<=8589934591"),
     ("audit list --outcome sucess", "'sucess' is not one of 'success', 'failure'"),
 ]
 """Command lines with an option that means nothing, or nothing beside the others, and what is said of it."""
@@ -544,6 +552,15 @@ def test_an_option_that_means_nothing_is_refused_and_named(line: str, said: str,
     result = CliRunner().invoke(cli, line.split())
     assert (result.exit_code, said in " ".join(result.output.split())) == (2, True), result.output
     assert isinstance(result.exception, SystemExit), "nothing is asked for"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_number_has_an_upper_bound(command: str) -> None:
+    for parameter in COMMANDS[command].params:
+        kind = parameter.type.kind if isinstance(parameter.type, OrNone) else parameter.type
+        assert kind not in (click.INT, click.FLOAT), parameter.name
+        if isinstance(kind, click.IntRange | click.FloatRange) and not isinstance(kind, Seconds):
+            assert kind.max is not None, parameter.name
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import pytest
 
@@ -115,6 +115,10 @@ WRONG: Final[list[tuple[str, dict[str, Any], str]]] = [
     ("Settings", {"heartbeat_timeout": "PT30S"}, "'heartbeat_timeout' is 'PT30S'"),
     ("Settings", {"largest_job": 10}, "'largest_job' is 10: Expected `int` >= 1024"),
     ("Settings", {"largest_batch": 10}, "'largest_batch' is 10: Expected `int` >= 100"),
+    ("Settings", {"largest_batch": 10**12}, "'largest_batch' is 1000000000000: Expected `int` <= 1000000"),
+    ("Settings", {"largest_job": 10**12}, "Expected `int` <= 1000000000"),
+    ("Settings", {"most_losses": 10**12}, "Expected `int` <= 1000000000"),
+    ("Worker", {"concurrency": 10**12}, "'concurrency' is 1000000000000: Expected `int` <= 1000000"),
     ("Settings", {"most_generations": 0}, "'most_generations' is 0"),
     ("Settings", {"most_losses": -1}, "'most_losses' is -1"),
     ("Settings", {"tenants": "require"}, "Use one of optional, required"),
@@ -134,6 +138,16 @@ def test_a_wrong_option_is_refused_with_its_name_and_its_value(
 ) -> None:
     with pytest.raises((TypeError, ValueError, InvalidRequest), match=re.escape(message)):
         CHECKED[name][1](app, **options)
+
+
+def test_each_number_has_an_upper_bound() -> None:
+    numbers = [(name, option) for name, option in checked_options() if int in (option.kind, *_types_in(option.kind))]
+    assert len(numbers) > 8
+    assert [(name, option.name) for name, option in numbers if "le" not in bounds_of(option.kind)] == []
+
+
+def _types_in(kind: Any) -> list[Any]:
+    return [part for inner in get_args(kind) for part in (inner, *_types_in(inner))]
 
 
 CALLS: Final[list[tuple[str, Callable[[App], object], str]]] = [

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, get_args, get_origin
 import click
 from msgspec import UNSET, UnsetType
 
-from ojster.core.declared_options import Option, bounds_of, options_of
+from ojster.core.declared_options import MOST_BYTES, MOST_COUNT, Option, bounds_of, options_of
 from ojster.core.durations import LONGEST_SECONDS, format_duration, parse_duration
 from ojster.core.errors import InvalidRequest
 from ojster.core.timestamps import parse_timestamp, system_clock
@@ -27,8 +27,21 @@ NONE: Final = "none"
 """Stands for a setting that is removed."""
 
 
+NUMBER: Final = click.IntRange(1, MOST_COUNT)
+"""A whole number from 1."""
+
+PLACE: Final = click.IntRange(0, MOST_COUNT)
+"""A whole number from 0, after which a list goes on."""
+
+PROCESSES: Final = click.IntRange(1, 1_000)
+"""A number of processes on one machine."""
+
+MEBIBYTES: Final = click.IntRange(1, MOST_BYTES >> 20)
+"""A size in MiB."""
+
+
 class Seconds(click.FloatRange):
-    """A finite number of seconds in a range."""
+    """A finite number of seconds in a range, of a hundred years at most."""
 
     name = "number of seconds"
 
@@ -37,6 +50,8 @@ class Seconds(click.FloatRange):
         seconds: float = super().convert(value, param, ctx)
         if not math.isfinite(seconds):
             self.fail(f"{value} is no number of seconds. Use one such as 2.5.", param, ctx)
+        if seconds > LONGEST_SECONDS:
+            self.fail(f"{value} seconds are more than a hundred years. Use less.", param, ctx)
         return seconds
 
 

@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from ojster.api.app import App
-from ojster.cli.declared import Command, Seconds, option_of, together
+from ojster.cli.declared import PLACE, Command, Seconds, option_of, together
 from ojster.cli.output import print_json
 from ojster.client.interface import Client
 from ojster.core.errors import BackendUnavailable
@@ -86,7 +86,7 @@ _RETENTION_OPTIONS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "most_dead_letters": (
         "--most-dead-letters",
         {
-            "type": click.IntRange(0),
+            "type": PLACE,
             "help": "Maximum number of dead letters; the oldest are deleted first. 0 keeps all.",
         },
     ),

@@ -8,6 +8,7 @@ import sys
 
 import click
 
+from ojster.cli.declared import PROCESSES
 from ojster.cli.dev import shared_application
 from ojster.cli.logs import log_to_console, with_logging
 from ojster.cli.options import CHOSEN_VARIABLE, WAIT_SECONDS, examples, with_port
@@ -29,7 +30,7 @@ from ojster.storage.database import URL_VARIABLE
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @with_port
 @click.option("--auth", type=click.Choice(["required", "off"]), help="As of 'ojster serve'.")
-@click.option("--processes", type=click.IntRange(1), default=1, show_default=True, help="Number of worker processes.")
+@click.option("--processes", type=PROCESSES, default=1, show_default=True, help="Number of worker processes.")
 @click.option("--queues", "-q", help="Comma-separated queues; by default all that the handlers name.")
 @with_concurrency
 @with_logging

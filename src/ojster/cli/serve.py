@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from ojster.api.app import App
 from ojster.api.loading import load_app, load_plugin
 from ojster.cli.application import refuse_eager
-from ojster.cli.declared import option_of
+from ojster.cli.declared import NUMBER, option_of
 from ojster.cli.logs import log_to_console, with_logging
 from ojster.cli.oidc_options import with_provider
 from ojster.cli.option_rules import excludes, needs
@@ -117,7 +117,7 @@ def _each_is(pattern: re.Pattern[str], problem: str) -> Callable[[click.Context,
 )
 @click.option(
     "--max-connections",
-    type=click.IntRange(1),
+    type=NUMBER,
     default=10_000,
     show_default=True,
     help="Maximum number of connections; beyond it, idle ones of unknown callers are closed.",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
+from ojster.cli.declared import PROCESSES
 from ojster.cli.declared import Command as Function
 from ojster.cli.logs import log_to_console
 from ojster.cli.supervisor import NUMBER_VARIABLE, ProcessCommand, Supervisor, same_command
@@ -118,7 +119,7 @@ def _shown(sockets: Sequence[socket.socket]) -> str:
 _OPTIONS: Final = (
     click.option(
         "--processes",
-        type=click.IntRange(1),
+        type=PROCESSES,
         default=1,
         show_default=True,
         help="Number of processes that answer requests, for more than one core. One that dies is started again.",

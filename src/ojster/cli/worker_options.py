@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, get_args
 import click
 import msgspec
 
-from ojster.cli.declared import Command, option_of
+from ojster.cli.declared import MEBIBYTES, NUMBER, Command, option_of
 from ojster.cli.option_rules import needs
 from ojster.cli.options import parameters
 from ojster.core.errors import InvalidRequest
@@ -78,13 +78,13 @@ def with_child_limits(function: Command) -> Command:
 
     @click.option(
         "--max-memory-per-child",
-        type=click.IntRange(1),
+        type=MEBIBYTES,
         metavar="MIB",
         help="Replace a child process after a job that has made it larger than this.",
     )
     @click.option(
         "--max-jobs-per-child",
-        type=click.IntRange(1),
+        type=NUMBER,
         help="Replace a child process (handlers with process=True) after so many jobs.",
     )
     @functools.wraps(function)

@@ -12,8 +12,8 @@ from typing import Any, Final
 import click
 import msgspec
 
+from ojster.cli.declared import MEBIBYTES, NUMBER, PROCESSES, together
 from ojster.cli.declared import Command as Function
-from ojster.cli.declared import together
 from ojster.cli.logs import log_to_console, with_logging
 from ojster.cli.supervisor import NUMBER_VARIABLE, ProcessCommand, Supervisor, same_command
 from ojster.worker.children import ChildLimits
@@ -77,7 +77,7 @@ _with_options: Final = together(
     with_logging,
     click.option(
         "--processes",
-        type=click.IntRange(1),
+        type=PROCESSES,
         default=1,
         show_default=True,
         help="Number of worker processes, each with its own --concurrency. One that dies is started again, "
@@ -85,12 +85,12 @@ _with_options: Final = together(
     ),
     click.option(
         "--max-jobs",
-        type=click.IntRange(1),
+        type=NUMBER,
         help="Replace a worker process after so many jobs; it finishes those it runs.",
     ),
     click.option(
         "--max-memory",
-        type=click.IntRange(1),
+        type=MEBIBYTES,
         metavar="MIB",
         help="Replace a worker process after a job when it has become larger than this.",
     ),

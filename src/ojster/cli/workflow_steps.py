@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 
+from ojster.cli.declared import PLACE
 from ojster.cli.export import LineFormat, with_format, write_rows
 from ojster.cli.options import ask, examples, with_json, with_url
 from ojster.cli.output import Id, print_json, print_table
@@ -28,7 +29,7 @@ ID: Final = "019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"
 @click.option("--state", "-s", type=click.Choice(sorted(STEP_STATES)), help="Only steps in this state.")
 @click.option("--held", is_flag=True, help="Only steps that wait for an answer, a time or a resumption.")
 @click.option("--search", default="", metavar="TEXT", help="Only steps with this text in their name or type.")
-@click.option("--after", type=click.IntRange(0), default=0, help="Go on after this number, which a page ends with.")
+@click.option("--after", type=PLACE, default=0, help="Go on after this number, which a page ends with.")
 @click.option(
     "--limit",
     "-n",

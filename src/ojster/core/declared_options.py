@@ -27,8 +27,26 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 _DECLARATIONS: Final = "__declarations__"
 
-PositiveCount = Annotated[int, Meta(ge=1)]
+MOST_COUNT: Final = 1_000_000_000
+"""Greatest number that an option can name: more is a slip, which would be noticed late, or never."""
+
+MOST_BYTES: Final = 2**53 - 1
+"""Greatest size that an option can name, in bytes: what all programs read exactly in JSON."""
+
+MOST_PLACES: Final = 1_000_000
+"""Maximum number of jobs that a worker runs at once."""
+
+PositiveCount = Annotated[int, Meta(ge=1, le=MOST_COUNT)]
 """A whole number from 1."""
+
+NonNegativeCount = Annotated[int, Meta(ge=0, le=MOST_COUNT)]
+"""A whole number from 0."""
+
+Places = Annotated[int, Meta(ge=1, le=MOST_PLACES)]
+"""A number of jobs that run at once in a worker."""
+
+Bytes = Annotated[int, Meta(ge=1, le=MOST_BYTES)]
+"""A size in bytes."""
 
 LEAST_SECONDS: Final = 0.001
 """Shortest duration that is longer than zero, in seconds: requests count in milliseconds."""

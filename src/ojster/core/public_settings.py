@@ -8,17 +8,26 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from ojster.core import settings
-from ojster.core.declared_options import CheckedOptions, NonNegativeSpan, PositiveCount, PositiveSpan
+from ojster.core.declared_options import (
+    MOST_BYTES,
+    CheckedOptions,
+    NonNegativeCount,
+    NonNegativeSpan,
+    PositiveCount,
+    PositiveSpan,
+)
 from ojster.core.durations import SECOND
 from ojster.core.tenant import DEFAULT_TENANT, check_tenant
 from ojster.core.values import to_seconds
-from ojster.core.wire import Count
 
-Size = Annotated[int, msgspec.Meta(ge=1024)]
+Size = Annotated[int, msgspec.Meta(ge=1024, le=MOST_BYTES)]
 """A size in bytes, at least 1 KiB."""
 
-BatchSize = Annotated[int, msgspec.Meta(ge=100)]
-"""A number of jobs that leaves room for the batches that clients and workers send."""
+JobSize = Annotated[int, msgspec.Meta(ge=1024, le=1_000_000_000)]
+"""A size of a job in bytes; no database stores a larger value."""
+
+BatchSize = Annotated[int, msgspec.Meta(ge=100, le=1_000_000)]
+"""A number of jobs in one transaction, which leaves room for the batches that clients and workers send."""
 
 
 class Retention(CheckedOptions, frozen=True, kw_only=True):
@@ -45,7 +54,7 @@ class Retention(CheckedOptions, frozen=True, kw_only=True):
     Raises
     ------
     TypeError, ValueError
-        A duration is negative or no duration, or the number is less than 1.
+        A duration is negative or no duration, or the number is not from 1 to 1,000,000,000.
 
     Examples
     --------
@@ -112,7 +121,8 @@ class Settings(CheckedOptions, frozen=True, kw_only=True):
     ------
     TypeError, ValueError
         A setting has another type or is out of bounds: durations are at least a millisecond, ``largest_job``,
-        ``largest_workflow`` and ``largest_storage`` at least 1,024, ``largest_batch`` at least 100.
+        ``largest_workflow`` and ``largest_storage`` at least 1,024, ``largest_batch`` at least 100. ``largest_job`` is
+        at most 1,000,000,000, ``largest_batch`` at most 1,000,000.
     InvalidRequest
         The name of the tenant is malformed.
 
@@ -128,12 +138,12 @@ class Settings(CheckedOptions, frozen=True, kw_only=True):
     default_lease: PositiveSpan = timedelta(minutes=30)
     default_timeout: PositiveSpan | None = timedelta(minutes=30)
     heartbeat_timeout: PositiveSpan = timedelta(seconds=30)
-    largest_job: Size = 1_048_576
+    largest_job: JobSize = 1_048_576
     largest_workflow: Size = 268_435_456
     largest_storage: Size = 107_374_182_400
     largest_batch: BatchSize = 1_000
     most_generations: PositiveCount = 100
-    most_losses: Count = 10
+    most_losses: NonNegativeCount = 10
     on_exhaustion: Literal["discard", "dead_letter"] = "discard"
     contributors_cancel: Literal["all", "own"] = "all"
     tenants: Literal["optional", "required"] = "optional"

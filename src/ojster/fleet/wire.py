@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ojster.core.calls import Arguments
-from ojster.core.declared_options import described_by
+from ojster.core.declared_options import Places, described_by
 from ojster.core.wire import FromWorker, Identifier, JobTypes, Json, Milliseconds
 from ojster.fleet.requirements import idle_capabilities
 from ojster.fleet.worker_rule import WorkerRule, read_rule_members
@@ -40,7 +40,7 @@ class HeartbeatBody(FromWorker, Struct):
     pid: Annotated[int, Meta(ge=0, le=2**62)] | None = None
     queues: list[str] = []
     labels: list[str] = []
-    concurrency: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    concurrency: Places | None = None
     pool: Identifier | None = None
     handlers: list[HandlerBody] = []
     job_types: JobTypes | None = None

@@ -16,7 +16,8 @@ from typing import Annotated, Final
 
 import msgspec
 
-from ojster.core.declared_options import PositiveCount, check_fields
+from ojster.core.declared_options import check_fields
+from ojster.core.durations import LONGEST
 from ojster.core.wire import FairnessStrategy, Weight
 
 
@@ -48,7 +49,7 @@ class Sharing(msgspec.Struct, frozen=True):
     strategy: FairnessStrategy = "strict"
     weights: tuple[tuple[str, Weight], ...] = ()
     least_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
-    rotation: PositiveCount | None = None
+    rotation: Annotated[int, msgspec.Meta(ge=1, le=LONGEST)] | None = None
 
     @property
     def is_plain(self) -> bool:

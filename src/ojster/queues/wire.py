@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ojster.core.calls import Arguments, Request
-from ojster.core.declared_options import described_by
+from ojster.core.declared_options import NonNegativeCount, described_by
 from ojster.core.durations import format_duration
 from ojster.core.rate_limit import Limits, Rate
 from ojster.core.timestamps import format_optional, parse_optional
@@ -116,7 +116,7 @@ class BackpressureBody(Struct):
         Not supported: only 0 is accepted.
     """
 
-    max_depth: Count | UnsetType = UNSET
+    max_depth: NonNegativeCount | UnsetType = UNSET
     max_size_bytes: Count = 0
     strategy: OverflowStrategy | UnsetType = UNSET
     warning_threshold: Annotated[float, Meta(ge=0, le=1)] | UnsetType = UNSET
@@ -134,7 +134,7 @@ class DeadLetterRetentionBody(Struct):
     """
 
     max_age: str | UnsetType | None = UNSET
-    max_count: Count | UnsetType | None = UNSET
+    max_count: NonNegativeCount | UnsetType | None = UNSET
 
 
 class DeadLetterConfigBody(Struct):
@@ -166,7 +166,7 @@ class QueueConfigBody(Request, forbid_unknown_fields=True):
         What a push to a full queue does. The same as ``backpressure.strategy``.
     """
 
-    concurrency: Count | UnsetType | None = UNSET
+    concurrency: NonNegativeCount | UnsetType | None = UNSET
     rate_limit: dict[str, Json] | UnsetType | None = UNSET
     throttle: dict[str, Json] | UnsetType | None = UNSET
     retention: dict[str, str | None] | UnsetType | None = UNSET
@@ -174,7 +174,7 @@ class QueueConfigBody(Request, forbid_unknown_fields=True):
     backpressure: BackpressureBody | UnsetType | None = UNSET
     ml_defaults: dict[str, Json] | UnsetType | None = UNSET
     ml_limits: ResourceLimits | UnsetType | None = UNSET
-    max_size: Count | UnsetType | None = UNSET
+    max_size: NonNegativeCount | UnsetType | None = UNSET
     overflow_policy: OverflowStrategy | None = None
     allowed_job_types: list[AllowedType] | UnsetType | None = UNSET
 

@@ -49,7 +49,7 @@ def whole(query: Mapping[str, str], name: str, default: int, least: int) -> int:
     if text is None:
         return default
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= least):
-        raise InvalidRequest(f"The parameter {name!r} must be an integer of at least {least}, not {text[:40]!r}.")
+        raise InvalidRequest(f"The parameter {name!r} must be an integer from {least} to 999999999, not {text[:40]!r}.")
     return int(text)
 
 

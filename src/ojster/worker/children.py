@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.core.declared_options import CheckedOptions, PositiveCount
+from ojster.core.declared_options import Bytes, CheckedOptions, PositiveCount
 from ojster.core.job import Job
 from ojster.handlers.job_type import JobType
 from ojster.handlers.kept_logs import LogReports
@@ -169,7 +169,7 @@ class ChildLimits(CheckedOptions, frozen=True, kw_only=True):
     """
 
     max_jobs: PositiveCount | None = None
-    max_memory: PositiveCount | None = None
+    max_memory: Bytes | None = None
 
 
 class ChildPool:

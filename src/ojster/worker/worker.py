@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from ojster.client.interface import Client
-from ojster.core.declared_options import NonNegativeSpan, PositiveCount, PositiveSpan, checks_options
+from ojster.core.declared_options import NonNegativeCount, NonNegativeSpan, Places, PositiveSpan, checks_options
 from ojster.core.errors import OjsterError
 from ojster.core.ids import new_id
 from ojster.core.job import Job
 from ojster.core.values import to_seconds
-from ojster.core.wire import Count, Identifier
+from ojster.core.wire import Identifier
 from ojster.fleet.requirements import check_capabilities
 from ojster.fleet.workers import Heartbeat
 from ojster.handlers.context import JobContext
@@ -147,7 +147,7 @@ class Worker:
         app: HandlerRegister,
         *,
         queues: Sequence[str] | None = None,
-        concurrency: PositiveCount = DEFAULT_CONCURRENCY,
+        concurrency: Places = DEFAULT_CONCURRENCY,
         grace: NonNegativeSpan = DEFAULT_GRACE,
         lease: PositiveSpan = DEFAULT_LEASE,
         labels: Sequence[str] = (),
@@ -157,7 +157,7 @@ class Worker:
         code: Sandbox | None = None,
         identity: Path | None = None,
         children: ChildLimits | None = ChildLimits(),  # noqa: B008  (it is frozen)
-        prefetch: Count = MAX_PREFETCH,
+        prefetch: NonNegativeCount = MAX_PREFETCH,
     ) -> None:
         named = named_queues(app, queues)
         if sharing is not None:

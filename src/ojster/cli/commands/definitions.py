@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from ojster.cli.declared import NUMBER
 from ojster.cli.options import ask, done, examples, read_file, with_json, with_url
 from ojster.cli.output import ago, console, print_json, print_list
 from ojster.client.interface import Client
@@ -105,7 +106,7 @@ def _type(definition: Definition) -> str:
     "show", epilog=examples("ojster definitions show gist", "ojster definitions show gist --version 2")
 )
 @click.argument("name")
-@click.option("--version", "-V", type=click.IntRange(1), help="Version; by default the latest.")
+@click.option("--version", "-V", type=NUMBER, help="Version; by default the latest.")
 @with_url
 def show_definition(name: str, version: int | None, url: str) -> None:
     """Show a definition as JSON, with the SHA-256 of each branch."""

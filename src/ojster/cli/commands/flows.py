@@ -12,6 +12,7 @@ from ojster.api.flows import FlowType
 from ojster.api.loading import load_app
 from ojster.cli.application import with_codecs
 from ojster.cli.commands.workflows import ID
+from ojster.cli.declared import PLACE
 from ojster.cli.options import ask, done, examples, parameter, with_json, with_url
 from ojster.cli.output import print_json
 from ojster.cli.workflow_selection import sweep_workflows, sweeps_workflows, takes_workflow
@@ -160,7 +161,7 @@ def published(workflow_id: str, url: str, step: str | None, codecs: Codecs) -> N
 @takes_workflow()
 @click.argument("name")
 @with_url
-@click.option("--after", type=click.IntRange(0), default=0, help="Number of the chunk after which to begin.")
+@click.option("--after", type=PLACE, default=0, help="Number of the chunk after which to begin.")
 @click.option("--numbers", is_flag=True, help="Show an object with the number and the time of each chunk.")
 def stream(workflow_id: str, name: str, url: str, after: int, numbers: bool, codecs: Codecs) -> None:
     """Print the chunks of a stream of a flow as they come, one JSON value a line, until the stream or the flow ends."""

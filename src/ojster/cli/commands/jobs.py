@@ -34,7 +34,7 @@ from ojster.jobs.history_wire import show_entry
 from ojster.jobs.job_logs import LogLine
 from ojster.jobs.options import PRIORITIES
 from ojster.jobs.options_wire import OptionsBody
-from ojster.jobs.policy_wire import RetryPolicyBody
+from ojster.jobs.policy_wire import MAX_ATTEMPTS_LIMIT, RetryPolicyBody
 from ojster.jobs.queries import SORTS, Page
 from ojster.worker.job_log import escaped
 
@@ -66,6 +66,7 @@ from ojster.worker.job_log import escaped
     "max_attempts",
     "--attempts",
     default=None,
+    type=click.IntRange(0, MAX_ATTEMPTS_LIMIT),
     help="Maximum number of attempts, including the first; by default that of the job type, or 3.",
 )
 @click.option("--dead-letter", is_flag=True, help="Keep it as a dead letter when retries are exhausted.")

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from ojster.cli.application import with_codecs
-from ojster.cli.declared import Seconds
+from ojster.cli.declared import NUMBER, Seconds
 from ojster.cli.forks import fork_one
 from ojster.cli.option_rules import excludes
 from ojster.cli.options import (
@@ -93,7 +93,7 @@ def workflows() -> None:
 )
 @click.option("--name", help="Name of the workflow.")
 @click.option("--delay", type=Seconds(0), metavar="SECONDS", help="Delay before the start.")
-@click.option("--version", "-V", type=click.IntRange(1), help="Version of the definition; by default the latest.")
+@click.option("--version", "-V", type=NUMBER, help="Version of the definition; by default the latest.")
 @click.option(
     "--target",
     help="Resource of a workflow of a definition; no two unfinished ones have the same target and parameters.",
