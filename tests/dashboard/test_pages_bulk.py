@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ojster.fleet.workers import Heartbeat
 from ojster.jobs import sweeps
 from tests.browser import needs_browser
 from tests.conftest import Bench
@@ -69,6 +70,37 @@ async def test_jobs_that_are_picked_after_all_that_match_are_the_only_ones_chang
     await page.get_by_role("dialog").get_by_role("button", name="Cancel 50 jobs").click()
     await page.get_by_text("50 jobs cancelled.").wait_for()
     assert await live(bench, "default") == {"available": 10, "cancelled": 50}
+
+
+async def test_an_action_on_all_that_match_asks_nothing_if_none_can_be_changed(
+    bench: Bench, server: str, page: Page
+) -> None:
+    for number in range(60):
+        await bench.push("mail.send", number)
+    await bench.push("mail.send", queue="runs")
+    await bench.fetch("runs")
+    await open_page(page, server, "jobs?type=mail.send")
+    await page.get_by_role("button", name="Pick these 50").click()
+    await page.get_by_role("button", name="Pick all 61 that match").click()
+    await page.get_by_role("button", name="Retry matching jobs").click()
+    await page.get_by_text("No job that matches can be retried, in its state.").wait_for()
+    assert await page.get_by_role("dialog").count() == 0
+
+
+async def test_all_that_match_and_run_are_asked_to_stop(bench: Bench, server: str, page: Page) -> None:
+    for number in range(60):
+        await bench.push("mail.send", number)
+    running = await bench.fetch("default", count=60, worker_id="w1")
+    await open_page(page, server, "jobs?state=active")
+    await page.get_by_role("button", name="Pick these 50").click()
+    await page.get_by_role("button", name="Pick all 60 that match").click()
+    await page.get_by_role("button", name="Cancel matching jobs").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_text("60 match and run: their workers are asked to stop them.").wait_for()
+    await dialog.get_by_role("button", name="Cancel 60 jobs").click()
+    await page.get_by_text("0 jobs cancelled. 60 that run are asked to stop.").wait_for()
+    pulse = await bench.service.fleet.beat(Heartbeat("w1", tuple(job.id for job in running)))
+    assert len(pulse.cancelled) == 60
 
 
 async def test_picked_workflows_are_changed_as_many_as_the_button_says(bench: Bench, server: str, page: Page) -> None:

@@ -7,7 +7,7 @@ import { compact, many, number, Time } from "../ui/format";
 import { Icon } from "../ui/icons";
 import { Button, Card, Empty, JobLink, Page, Shown, Spark, Table } from "../ui/parts";
 import { Line } from "../ui/plain";
-import { foresee, named, others, steerAll } from "./Jobs";
+import { foresee, named, noneOf, others, steerAll } from "./Jobs";
 
 type Group = Schemas["FailureGroup"];
 
@@ -37,6 +37,7 @@ export function ErrorsPage() {
     const isRetry = action === "retry";
     await act(async () => {
       const foreseen = await foresee(action, filter);
+      if (!foreseen.done) return noneOf(action);
       const size = many(foreseen.done, "job");
       const isDone = await act(() => steerAll(dialogs, action, { ...filter, discarded_before: foreseen.as_of }, foreseen.done), {
         title: `${isRetry ? "Retry" : "Delete"} ${type} after ${error_type}?`,

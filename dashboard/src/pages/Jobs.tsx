@@ -179,8 +179,10 @@ export const named = (action: Act, size: number): string => `${verbOf(action)} $
 
 const verbOf = (action: Act): string => `${action[0]?.toUpperCase()}${action.slice(1)}`;
 
-const said = (action: Act, done: number, refused: number): string =>
-  `${many(done, "job")} ${WORDS[action].done}.${refused > 0 ? ` ${number(refused)} could not be, in their state.` : ""}`;
+const REFUSED = "could not be, in their state";
+
+const said = (action: Act, done: number, refused: number, why = REFUSED): string =>
+  `${many(done, "job")} ${WORDS[action].done}.${refused > 0 ? ` ${number(refused)} ${why}.` : ""}`;
 
 /** Changes jobs that are named. */
 export async function steer(action: Act, ids: string[]): Promise<string> {
@@ -191,26 +193,33 @@ export async function steer(action: Act, ids: string[]): Promise<string> {
 /** Changes all jobs that match, in parts, shows how far it is, and can be stopped; `total`: how many were counted. */
 export async function steerAll({ inParts }: Dialogs, action: Act, filter: Selection, total: number): Promise<string> {
   let [done, refused, cursor] = [0, 0, "0"];
+  const why = action === "cancel" ? "that run are asked to stop" : REFUSED;
   const isStopped = await inParts({
     title: named(action, total),
     total,
     part: async () => {
       const part = await call(action, { filter, cursor }).catch((error: Error) => {
-        throw done + refused ? new Error(`${said(action, done, refused)} Then: ${error.message}`) : error;
+        throw done + refused ? new Error(`${said(action, done, refused, why)} Then: ${error.message}`) : error;
       });
       done += part.done;
       refused += part.refused;
       cursor = part.next ?? "";
-      return { size: part.done, isLast: !cursor };
+      return { size: done ? part.done : concerned(action, part), isLast: !cursor };
     },
   });
-  return said(action, done, refused) + (isStopped ? " Stopped: the others stay as they are." : "");
+  return said(action, done, refused, why) + (isStopped ? " Stopped: the others stay as they are." : "");
 }
 
+/** How many jobs an action concerns: those that run are not cancelled at once, but asked to stop. */
+export const concerned = (action: Act, { done, refused }: Foreseen): number => done || (action === "cancel" ? refused : 0);
+
+/** What is said in place of a question about no job. */
+export const noneOf = (action: Act): string => `No job that matches can be ${WORDS[action].done}, in its state.`;
+
 /** What a question says of jobs that match, and that the action does not change. */
-export function others(action: Act, { refused }: Foreseen): string {
+export function others(action: Act, { done, refused }: Foreseen): string {
   if (!refused) return "";
-  if (action === "cancel") return ` ${number(refused)} more match and run: their workers are asked to stop them.`;
+  if (action === "cancel") return ` ${number(refused)}${done ? " more" : ""} match and run: their workers are asked to stop them.`;
   return ` ${number(refused)} more match and cannot be ${WORDS[action].done}: they are steps of workflows.`;
 }
 
@@ -254,13 +263,15 @@ function JobList(props: {
       const words = WORDS[action];
       const filter = asked(props.chosen);
       const foreseen = isAll ? await foresee(action, filter) : { done: here.length, refused: 0, as_of: undefined };
+      const size = concerned(action, foreseen);
+      if (!size) return noneOf(action);
       const ids = here.map((job) => job.id);
       const change = (): Promise<string> =>
-        isAll ? steerAll(dialogs, action, { ...filter, until: foreseen.as_of }, foreseen.done) : steer(action, ids);
+        isAll ? steerAll(dialogs, action, { ...filter, until: foreseen.as_of }, size) : steer(action, ids);
       const isDone = await act(change, {
-        title: `${named(action, foreseen.done)}?`,
+        title: `${named(action, size)}?`,
         text: words.text + others(action, foreseen),
-        action: named(action, foreseen.done),
+        action: named(action, size),
         isDangerous: words.isFinal,
         word: action === "delete" && foreseen.done > 100 ? "delete" : undefined,
       });

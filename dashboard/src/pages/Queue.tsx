@@ -21,6 +21,7 @@ export function QueuePage({ name }: { name: string }) {
     { kinds: ["job", "queue"] },
   );
   const purge = async (): Promise<void> => {
+    if (!waiting(queue.data)) return dialogs.tell(`No job waits in the queue ${name}.`);
     await dialogs.act(
       () => steerAll(dialogs, "cancel", { queue: name, states: WAITING }, waiting(queue.data)),
       {
