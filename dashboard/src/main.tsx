@@ -8,6 +8,7 @@ import { forgetAll } from "./api/use";
 import { Login } from "./pages/Login";
 import { AdminPage } from "./pages/Admin";
 import { CollectionPage, CollectionsPage } from "./pages/Collections";
+import { EnqueuePage } from "./pages/Enqueue";
 import { ErrorsPage } from "./pages/Errors";
 import { EventsPage } from "./pages/Events";
 import { JobPage } from "./pages/job/JobPage";
@@ -84,6 +85,10 @@ function App() {
         <Router base={BASE.pathname.replace(/\/$/, "")}>
           <Shell session={session} workspace={workspace} choose={choose} end={begin}>
             <Switch key={workspace}>
+              {!session.operations.includes("inspect") && [
+                <Route path="/admin" component={AdminPage} key="admin" />,
+                <Route component={EnqueuePage} key="enqueue" />,
+              ]}
               <Route path="/" component={OverviewPage} />
               <Route path="/jobs" component={JobsPage} />
               <Route path="/jobs/:id">{({ id }) => <JobPage id={id} key={id} />}</Route>

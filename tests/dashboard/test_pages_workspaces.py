@@ -109,6 +109,38 @@ async def test_a_token_of_some_queues_sees_those_on_every_page_and_no_button_tha
             assert await page.get_by_role("button", name=action).count() == 0, action
 
 
+@pytest.mark.parametrize("queues", [(), ("shop*",)])
+async def test_a_producer_enqueues_jobs_and_meets_no_refusal(
+    bench: Bench, watched: Watched, page: Page, queues: tuple[str, ...]
+) -> None:
+    watched.expected = REFUSED
+    _, secret = await bench.service.tokens.create("shop", [Grant(Role.PRODUCER)], queues=queues)
+    async with serving(bench.service, guarded=True) as (_, port):
+        server = f"http://127.0.0.1:{port}"
+        await page.goto(f"{server}/dashboard/jobs")
+        await page.get_by_label("Token").fill(secret)
+        await page.get_by_role("button", name="Log in").click()
+        await page.get_by_role("heading", level=1, name="Enqueue jobs").wait_for()
+        await page.get_by_text("ask an owner for a token with the role viewer").wait_for()
+        pages = [link.strip() for link in await page.locator("nav li").all_inner_texts()]
+        assert pages == ["Enqueue jobs", "Settings"]
+        assert await faults(page) == []
+        await page.get_by_role("button", name="New job").click()
+        dialog = page.get_by_role("dialog")
+        await dialog.get_by_label("Type").fill("mail.send")
+        await dialog.get_by_role("button", name="Choose type").click()
+        await dialog.get_by_label("Arguments, as a JSON list").fill("[1]")
+        await dialog.get_by_label("Queue").fill("shop")
+        await dialog.get_by_role("button", name="Enqueue job").click()
+        await page.get_by_text("was enqueued.").wait_for()
+        job = await bench.fetch_one("shop")
+        assert job.type == "mail.send"
+        await page.get_by_role("link", name="Settings").click()
+        await page.get_by_text("enqueue jobs and start workflows").wait_for()
+        await is_loaded(page)
+        assert await page.get_by_role("alert").count() == 0
+
+
 async def test_workers_of_one_host_stand_together(bench: Bench, server: str, page: Page) -> None:
     for number, host in enumerate(("one", "two", "one", "three")):
         beat = Heartbeat(f"w{number}", hostname=host, queues=("default",), concurrency=5)

@@ -24,8 +24,8 @@ export const useOwnQueues = (): string[] => useContext(SessionContext)?.queues ?
 /** The session with the names of queues in place of patterns such as `shop.*`, as far as these queues have jobs. */
 async function withQueueNames(session: Session): Promise<Session> {
   const patterns = session.queues.filter((one) => one.endsWith("*"));
-  if (!patterns.length) return session;
-  const found = await accepted(client.GET("/ojs/v1/job-facets")).catch(() => undefined); // who may only enqueue reads nothing
+  if (!patterns.length || !session.operations.includes("inspect")) return session;
+  const found = await accepted(client.GET("/ojs/v1/job-facets")).catch(() => undefined);
   const names = (found?.facets.queue ?? []).map((one) => one.value);
   if (!names.length) return session;
   return { ...session, queues: [...new Set([...session.queues.filter((one) => !patterns.includes(one)), ...names])] };

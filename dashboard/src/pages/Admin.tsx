@@ -74,7 +74,8 @@ function System() {
   const may = useMay();
   const { act } = useDialogs();
   const isEverywhere = useIsEverywhere();
-  const maintenance = useData(isEverywhere ? "maintenance" : null, () => accepted(client.GET("/ojs/v1/admin/system/maintenance")), { kinds: ["system"] });
+  const seesServer = may("inspect") && isEverywhere;
+  const maintenance = useData(seesServer ? "maintenance" : null, () => accepted(client.GET("/ojs/v1/admin/system/maintenance")), { kinds: ["system"] });
   const settings = useData(may("admin") && isEverywhere ? "settings" : null, () => accepted(client.GET("/ojs/v1/admin/system/config")));
   const set = (enabled: boolean, reason?: string): Promise<unknown> =>
     accepted(client.POST("/ojs/v1/admin/system/maintenance", { body: { enabled, reason: reason || null } })).then(maintenance.reload);
@@ -99,7 +100,7 @@ function System() {
   return (
     <div class="body stack">
       <You />
-      {isEverywhere && <Shown of={maintenance} rows={1}>
+      {seesServer && <Shown of={maintenance} rows={1}>
         {(data) => (
           <div class="head">
             <h2>Maintenance</h2>

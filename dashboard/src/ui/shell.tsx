@@ -27,6 +27,12 @@ export const PAGES: { path: string; label: string; icon: IconName; needsAllQueue
   { path: "/admin", label: "Settings", icon: "admin" },
 ];
 
+/** The pages of those who may read nothing. */
+const UNREAD: typeof PAGES = [
+  { path: "/", label: "Enqueue jobs", icon: "jobs" },
+  { path: "/admin", label: "Settings", icon: "admin" },
+];
+
 const LIVE: Record<LiveState, [string, string]> = {
   off: ["", "Not live"],
   connecting: ["off", "Connecting…"],
@@ -51,8 +57,9 @@ export function Shell(props: {
   const { act } = useDialogs();
   const server = useData("manifest", () => accepted(client.GET("/ojs/manifest")));
   const queue = useOwnQueues().join();
+  const mayRead = props.session.operations.includes("inspect");
   const lost = useData(
-    "discarded-count",
+    mayRead ? "discarded-count" : null,
     () => accepted(client.GET("/ojs/v1/jobs", { params: { query: query({ state: "discarded", queue, limit: "1" }) } })),
     { kinds: ["job"] },
   );
@@ -60,15 +67,15 @@ export function Shell(props: {
   useEffect(() => setOpen(false), [location]);
   useEffect(() => {
     const press = (event: KeyboardEvent): void => {
-      if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") {
+      if (mayRead && (event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") {
         event.preventDefault();
         setFinding(true);
       }
     };
     window.addEventListener("keydown", press);
     return () => window.removeEventListener("keydown", press);
-  }, []);
-  const pages = PAGES.filter((page) => !page.needsAllQueues || !props.session.queues.length);
+  }, [mayRead]);
+  const pages = mayRead ? PAGES.filter((page) => !page.needsAllQueues || !props.session.queues.length) : UNREAD;
   const isHere = (path: string): boolean => (path === "/" ? location === "/" : `${location}/`.startsWith(`${path}/`));
   const [liveClass, liveText] = LIVE[live];
   const lostCount = lost.data?.pagination.total ?? 0;
@@ -130,19 +137,23 @@ export function Shell(props: {
             aria-controls="pages"
             onClick={() => setOpen(!isOpen)}
           />
-          <button type="button" class="find" onClick={() => setFinding(true)}>
-            <Icon name="search" /> <span>Find a job, queue, workflow …</span>
-            <kbd>Ctrl K</kbd>
-          </button>
+          {mayRead && (
+            <button type="button" class="find" onClick={() => setFinding(true)}>
+              <Icon name="search" /> <span>Find a job, queue, workflow …</span>
+              <kbd>Ctrl K</kbd>
+            </button>
+          )}
           <span class="space" />
-          <button
-            type="button"
-            class={`button plain live ${liveClass}`}
-            title={live === "paused" ? "Follow changes again" : "Pause updates"}
-            onClick={() => pause(live !== "paused")}
-          >
-            {liveText}
-          </button>
+          {mayRead && (
+            <button
+              type="button"
+              class={`button plain live ${liveClass}`}
+              title={live === "paused" ? "Follow changes again" : "Pause updates"}
+              onClick={() => pause(live !== "paused")}
+            >
+              {liveText}
+            </button>
+          )}
           <Button
             kind="plain"
             icon="moon"

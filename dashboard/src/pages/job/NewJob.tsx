@@ -2,6 +2,7 @@
 import { useState } from "preact/hooks";
 import { useLocation } from "wouter-preact";
 import { accepted, client, query, type Schemas } from "../../api/client";
+import { useMay } from "../../api/session";
 import { useData } from "../../api/use";
 import { ArgumentsForm, isEncoded } from "../../ui/arguments-form";
 import { Dialog, useDialogs } from "../../ui/dialogs";
@@ -40,8 +41,11 @@ async function readKnown(type: string, from?: string): Promise<Known> {
 export function NewJobDialog({ from, types, close }: { from?: Job; types?: string[]; close: () => void }) {
   const [type, setType] = useState(from?.type ?? "");
   const [isChosen, setChosen] = useState(from !== undefined);
-  const announced = useData(from ? null : "signatures", () => accepted(client.GET("/ojs/v1/signatures")));
-  const known = useData(isChosen ? `known ${type} ${from?.id ?? ""}` : null, () => readKnown(type, from?.id));
+  const mayRead = useMay()("inspect");
+  const announced = useData(from || !mayRead ? null : "signatures", () => accepted(client.GET("/ojs/v1/signatures")));
+  const known = useData(isChosen ? `known ${type} ${from?.id ?? ""}` : null, () =>
+    mayRead ? readKnown(type, from?.id) : Promise.resolve({ schema: null, args: [], queue: null }),
+  );
   const handled = (announced.data?.signatures ?? []).filter((one) => !one.is_flow).map((one) => one.type);
   return (
     <Dialog label={from ? "Run again with other arguments" : "New job"} close={close}>
@@ -56,7 +60,7 @@ export function NewJobDialog({ from, types, close }: { from?: Job; types?: strin
           <label class="field">
             <span>Type</span>
             <input class="input" list="known-types" required value={type} onInput={(event) => setType(event.currentTarget.value.trim())} />
-            <small>The form has the arguments of types that workers handle, that have a schema, or that have run before.</small>
+            {mayRead && <small>The form has the arguments of types that workers handle, that have a schema, or that have run before.</small>}
           </label>
           <datalist id="known-types">
             {[...new Set([...(types ?? []), ...handled])].sort().map((one) => (
@@ -81,6 +85,7 @@ function Arguments(props: Known & { type: string; from?: Job; close: () => void 
   const { from, type, close } = props;
   const [, go] = useLocation();
   const { tell } = useDialogs();
+  const mayRead = useMay()("inspect");
   const [queue, setQueue] = useState(props.queue ?? "");
   const { isOpen } = useSending();
   const enqueue = async (args: unknown[]): Promise<void> => {
@@ -96,6 +101,7 @@ function Arguments(props: Known & { type: string; from?: Job; close: () => void 
       // Who may not add notes may run it again all the same.
       await accepted(client.POST("/ojs/v1/jobs/{id}/info", { params: { path: { id: from.id } }, body: note })).catch(() => undefined);
     }
+    if (!mayRead) return tell(`The job ${made.job.id} was enqueued.`);
     if (isShown) go(`/jobs/${made.job.id}`);
     tell("The job was enqueued.");
   };
