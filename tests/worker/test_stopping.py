@@ -158,6 +158,13 @@ async def test_a_worker_that_runs_until_empty_reports_what_its_threads_still_run
     assert (handle.state, worker.abandoned) == ("discarded", 0)
 
 
+async def test_a_worker_that_has_not_begun_has_left_no_handler_behind(app: App) -> None:
+    @app.job("t")
+    async def t() -> None: ...
+
+    assert Worker(app).abandoned == 0
+
+
 @pytest.mark.parametrize("grace", [None, 10])
 @pytest.mark.parametrize("kind", ["thread", "coroutine"])
 async def test_a_handler_may_return_a_partial_result_in_its_grace_period(

@@ -203,7 +203,8 @@ class Worker:
     @property
     def abandoned(self) -> int:
         """The number of handlers that still run although their jobs were given up: threads, or stubborn coroutines."""
-        return self._executor.busy_threads + sum(context.is_given_up for context in self._attempts.contexts)
+        executor: Executor | None = getattr(self, "_executor", None)  # before ``run``
+        return (executor.busy_threads if executor else 0) + sum(each.is_given_up for each in self._attempts.contexts)
 
     @property
     def job_types(self) -> tuple[str, ...]:
