@@ -20,6 +20,7 @@ from ojster import App, Depends, Gzip, JobContext, JobFailed, JobHandle, Retry, 
 from ojster.api import in_memory
 from ojster.testing import FakeContext, JobTester
 from ojster.testing.strategies import arguments_of, failures, json_values
+from tests.time_limits import exhaust_time
 from tests.waiting import PATIENCE
 
 app = App("postgresql://nobody@localhost:1/nowhere")
@@ -206,10 +207,11 @@ def test_a_handler_beyond_its_timeout_ends_in_the_test_and_its_dependency_is_clo
         finally:
             is_closed.set()
 
-    @local.job("long", timeout=0.05, retry=1)
+    @local.job("long", timeout=2 * PATIENCE, retry=1)
     def long(context: JobContext, session: None = Depends(session)) -> None:
-        context.wait_cancelled(60)
-        is_stopped.set()
+        exhaust_time(context)
+        if context.wait_cancelled(PATIENCE):
+            is_stopped.set()
 
     with JobTester(local) as jobs:
         long.enqueue()

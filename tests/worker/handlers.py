@@ -149,9 +149,9 @@ async def snooze(context: JobContext) -> int:
 seen: set[str] = set()
 
 
-@app.job("slow", timeout=0.1, retry=1)
+@app.job("slow", timeout=100, retry=1)
 async def slow() -> None:
-    await asyncio.sleep(30)
+    await asyncio.sleep(60)
 
 
 @app.job("own.timeout", retry=1)
@@ -203,7 +203,7 @@ def fail_in_process() -> None:
     raise ValueError("in the child")
 
 
-@app.job("process.slow", process=True, timeout=0.5, retry=1)
+@app.job("process.slow", process=True, timeout=100, retry=1)
 def slow_in_process() -> None:
     time.sleep(60)
 

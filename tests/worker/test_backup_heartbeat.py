@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ojster import App, Worker
+from ojster import App, JobContext, Worker
 from ojster.core.job import Job
 from ojster.worker import loop_watch
 from ojster.worker.backup_heartbeat import BackupHeartbeat
@@ -52,7 +52,7 @@ def working(app: App) -> Iterator[Worker]:
         assert not thread.is_alive()
 
 
-def blocking_app(url: str, began: threading.Event, seconds: float, timeout: float) -> tuple[App, list[str]]:
+def blocking_app(url: str, began: threading.Event, seconds: float) -> tuple[App, list[str]]:
     app = App(url)
     runs: list[str] = []
 
@@ -62,7 +62,7 @@ def blocking_app(url: str, began: threading.Event, seconds: float, timeout: floa
         began.wait(PATIENCE)
         time.sleep(seconds)
 
-    @app.job("blocker", timeout=timeout)
+    @app.job("blocker", timeout=60)
     async def blocker() -> None:
         runs.append("blocker")
         began.set()
@@ -108,7 +108,7 @@ def test_jobs_beside_one_that_blocks_the_loop_keep_their_leases(
     url = request.getfixturevalue("served") if over_http else shared_url
     for _ in range(MAX_TRIES):
         began = threading.Event()
-        app, runs = blocking_app(url, began, seconds=3 * LEASE, timeout=60)
+        app, runs = blocking_app(url, began, seconds=3 * LEASE)
         ids = [app.handlers[type].enqueue().id for type in ("neighbour", "blocker")]
         with working(app):
             jobs, longest_pause = settle(shared_url, ids)
@@ -124,23 +124,32 @@ def test_a_worker_that_is_blocked_for_longer_than_a_job_may_take_loses_its_jobs(
     shared_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop_watch, "TICK_SECONDS", 0.1)
-    began = threading.Event()
-    app, _ = blocking_app(shared_url, began, seconds=4 * LEASE, timeout=0.5)
-    ids = [app.handlers["blocker"].enqueue().id]
+    began, may_end = threading.Event(), threading.Event()
+    app = App(shared_url)
+
+    @app.job("blocker", timeout=2 * PATIENCE)
+    async def blocker(context: JobContext) -> None:
+        context.job.timeout = 1  # the server, which would end the attempt, knows of the longer one
+        began.set()
+        may_end.wait(PATIENCE)
+
+    id = blocker.enqueue().id
+
+    async def lost() -> bool:
+        other = App(shared_url)
+        other.service().maintenance.start()
+        deadline = time.monotonic() + PATIENCE / 2
+        while (is_active := (await other.service().jobs.find(id)).state == "active") and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+        await other.aclose()
+        return not is_active
+
     with working(app):
-        began.wait(PATIENCE)
-
-        async def lost() -> bool:
-            other = App(shared_url)
-            other.service().maintenance.start()
-            deadline = time.monotonic() + PATIENCE
-            while (await other.service().jobs.find(ids[0])).state == "active" and time.monotonic() < deadline:
-                await asyncio.sleep(0.05)
-            found = await other.service().jobs.find(ids[0])
-            await other.aclose()
-            return found.state != "active"
-
-        assert asyncio.run(lost())
+        assert began.wait(PATIENCE)
+        try:
+            assert asyncio.run(lost())
+        finally:
+            may_end.set()
     app.close()
 
 

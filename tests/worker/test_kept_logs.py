@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from ojster import App, JobHandle, Worker
+from ojster import App, JobHandle, Worker, current_job
 from ojster.handlers import kept_logs
 from ojster.jobs.job_logs import MAX_LOG_LINES, NewLine, NewLines
 from ojster.jobs.messages import Holder
 from ojster.service import Service
 from tests.server.test_connections import serving
+from tests.time_limits import exhaust_time
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -59,16 +60,18 @@ async def test_lines_are_kept_however_an_attempt_ends(app: App, kind: str, end: 
         if end == "failure":
             raise ValueError("no")
 
-    @app.job("thread", retry=1, keep_logs="info", timeout=0.1 if end == "timeout" else None)
+    @app.job("thread", retry=1, keep_logs="info", timeout=2 * PATIENCE)
     def thread() -> None:
         work()
         if end == "timeout":
+            exhaust_time(current_job())
             stop.wait(PATIENCE)
 
-    @app.job("coroutine", retry=1, keep_logs="info", timeout=0.1 if end == "timeout" else None)
+    @app.job("coroutine", retry=1, keep_logs="info", timeout=2 * PATIENCE)
     async def coroutine() -> None:
         work()
         if end == "timeout":
+            exhaust_time(current_job())
             await asyncio.sleep(PATIENCE)
 
     handle = await app.handlers[kind].aenqueue()

@@ -34,6 +34,7 @@ from ojster.server.application import Application
 from ojster.service import Service
 from ojster.storage.open import open_database
 from ojster.worker.registration import NoHandlers
+from tests.time_limits import exhaust_time
 from tests.waiting import PATIENCE
 from tests.worker import handlers
 
@@ -158,8 +159,12 @@ async def test_a_snoozed_job_runs_again_without_counting_the_attempt(app: App) -
 
 @pytest.mark.parametrize("type", ["slow", "process.slow"])
 async def test_a_job_that_takes_too_long_fails_with_a_timeout(app: App, type: str) -> None:
-    async with working(app):
-        assert (await failure(await push(app, type)))["type"] == "timeout"
+    async with working(app) as worker, asyncio.timeout(PATIENCE):
+        handle = await push(app, type)
+        while not (running := [job for job in worker._attempts.contexts if job.time_limit is not None]):
+            await asyncio.sleep(0.01)
+        exhaust_time(running[0])
+        assert (await failure(handle))["type"] == "timeout"
 
 
 async def test_a_timeout_of_the_handlers_own_is_an_ordinary_error(app: App) -> None:
