@@ -12,6 +12,7 @@ import pytest
 from ojster import App, Depends, Job, JobContext, JobFailed, Retry, Worker, chain, result_of
 from ojster.jobs.claim_policy import Claim
 from ojster.worker import execution
+from tests.time_limits import exhaust_time
 
 pytestmark = pytest.mark.anyio
 
@@ -129,12 +130,11 @@ async def test_a_worker_that_runs_until_empty_reports_what_its_threads_still_run
 ) -> None:
     monkeypatch.setattr("ojster.worker.worker.LAST_REPORT_SECONDS", 0.0)
     monkeypatch.setattr("ojster.worker.worker.DRAIN_CHECK_SECONDS", 0.0)
-    loop, may_end, fetched = asyncio.get_running_loop(), threading.Event(), asyncio.Semaphore(0)
+    may_end, fetched = threading.Event(), asyncio.Semaphore(0)
 
     @app.job("late", timeout=LIMIT, retry=1)
     def late(job: JobContext) -> None:
-        assert job.time_limit is not None
-        loop.call_soon_threadsafe(job.time_limit.reschedule, 0)
+        exhaust_time(job)
         may_end.wait(LIMIT)
 
     handle = await late.aenqueue()
@@ -156,6 +156,31 @@ async def test_a_worker_that_runs_until_empty_reports_what_its_threads_still_run
     await asyncio.wait_for(running, LIMIT)
     await handle.arefresh()
     assert (handle.state, worker.abandoned) == ("discarded", 0)
+
+
+@pytest.mark.parametrize("concurrency", [1, 2], ids=["all places", "one place"])
+async def test_a_worker_that_runs_until_empty_gives_functions_beyond_their_time_the_grace_period_to_end(
+    app: App, monkeypatch: pytest.MonkeyPatch, concurrency: int
+) -> None:
+    monkeypatch.setattr("ojster.worker.worker.LAST_REPORT_SECONDS", 0.0)
+    monkeypatch.setattr("ojster.worker.worker.DRAIN_CHECK_SECONDS", 0.01)
+    may_end = threading.Event()
+
+    @app.job("endless", timeout=2 * LIMIT, retry=1)
+    def endless(job: JobContext) -> None:
+        exhaust_time(job)
+        may_end.wait(2 * LIMIT)
+
+    await endless.aenqueue()
+    worker = Worker(app, concurrency=concurrency, grace=0)
+    try:
+        await asyncio.wait_for(worker.run(until_empty=True), LIMIT)
+        assert worker.abandoned == 1
+    finally:
+        may_end.set()
+    async with asyncio.timeout(LIMIT):
+        while worker.abandoned:
+            await asyncio.sleep(0.01)
 
 
 async def test_a_worker_that_has_not_begun_has_left_no_handler_behind(app: App) -> None:

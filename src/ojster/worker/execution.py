@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -84,6 +85,8 @@ class Executor:
         code: CodeRunner | None = None,
     ) -> None:
         self.abandoned = 0
+        self._abandoned_at = float("-inf")
+        """When a thread was last left to run on (``time.monotonic``)."""
         self._on_room = on_thread_freed
         self._isolation = CrashIsolation(on_thread_freed)
         self._runs: set[str] = set()
@@ -108,6 +111,10 @@ class Executor:
     def busy_threads(self) -> int:
         """The number of threads that still run after all jobs have ended: nobody can stop them."""
         return self.abandoned + self._openers.busy
+
+    def has_waited(self, seconds: float) -> bool:
+        """Return whether the threads that still run although their jobs have ended had so much time to end."""
+        return time.monotonic() >= self._abandoned_at + seconds
 
     def room(self, free: int) -> int:
         """Return how many jobs the worker should fetch, if ``free`` more may run."""
@@ -171,6 +178,7 @@ class Executor:
     async def _wait_for_threads(self, ended: asyncio.Event, context: JobContext) -> None:
         """Count the threads that a flow has left behind until they have ended."""
         self.abandoned += context.threads_left
+        self._abandoned_at = time.monotonic()
         try:
             await ended.wait()
         finally:
@@ -379,6 +387,7 @@ class Executor:
     def _abandon(self, ended: asyncio.Future[Any], context: JobContext) -> None:
         """Count a thread that still runs although its job has ended. It occupies a slot until it ends."""
         self.abandoned += 1
+        self._abandoned_at = time.monotonic()
         thread_ended = context.thread_ended = asyncio.Event()
 
         def end(_: object) -> None:

@@ -260,7 +260,7 @@ class Worker:
         ----------
         until_empty:
             Return as soon as no job is available, no workflow has steps to start (beside a server: for half a second),
-            and all outcomes are reported, also those of functions that run on in threads. The default is false.
+            and all is reported, also of functions that run on in threads: they get the grace period. False by default.
 
         Raises
         ------
@@ -328,7 +328,9 @@ class Worker:
             room = self._room
             wanted = room + self._held.room if self._executor.may_hold else room
             if wanted <= 0 or self.state == "quiet":
-                await self._wait_for_room(client)
+                if until_empty and self.state == "running" and self._is_idle and self._executor.has_waited(self.grace):
+                    return  # functions that do not end take all places
+                await self._wait_for_room(client, DRAIN_CHECK_SECONDS if until_empty else None)
                 continue
             wait = check.wait if until_empty else MAX_POLL_SECONDS
             was_idle = until_empty and self._is_idle  # else what is reported meanwhile may make jobs available
@@ -363,13 +365,12 @@ class Worker:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._changed.wait(), seconds)
 
-    async def _wait_for_room(self, client: Client) -> None:
+    async def _wait_for_room(self, client: Client, seconds: float | None) -> None:
         """Wait for a change, such as the end of a job; report what no fetch will take along."""
-        self._changed.clear()
         if self.state == "quiet":
             self._held.hand_back_all()
             self._outbox.send(client)
-        await self._changed.wait()
+        await self._wait_for_change(seconds)
         if self._room <= 0 and not self._held:
             self._outbox.send(client)
 
@@ -380,7 +381,8 @@ class Worker:
 
     @property
     def _is_idle(self) -> bool:
-        return not self.active and not self._held and self._outbox.is_empty and not self._stopping.is_waiting
+        waits = self._stopping.is_waiting and not self._executor.has_waited(self.grace)
+        return not (self.active or self._held or waits) and self._outbox.is_empty
 
     def _take_in(self, client: Client, jobs: Sequence[Job]) -> None:
         """Begin fetched jobs, as many as there is room for, and hold the others."""
