@@ -13,7 +13,9 @@ from ojster.api.app import App
 from ojster.core.errors import BackendError, BackendUnavailable, OjsterError, PayloadTooLarge
 from ojster.core.job import Job
 from ojster.jobs.claim_policy import Claim
+from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release
+from ojster.jobs.queries import JobPage, Page
 from ojster.worker import reporting
 from ojster.worker.outbox import OutcomeReports
 from ojster.worker.reporting import Reporter
@@ -39,6 +41,9 @@ class Jobs:
         self.next: list[Job] | OjsterError = []
         self.outcome: OjsterError | None = None
         self.error: Exception | None = None
+        self.held: list[Job] = []
+        """The active jobs of the worker, of which a page has one."""
+        self.released: list[str] = []
         self.bench = bench
 
     async def acknowledge(self, items: Sequence[Acknowledgement]) -> list[Any]:
@@ -60,12 +65,19 @@ class Jobs:
 
     async def release(self, items: Sequence[Release]) -> list[Any]:
         self.calls.append(("release", len(items)))
+        self.released += [item.job_id for item in items]
         await self.may_release.wait()
         return [None for _ in items]
 
     async def fetch(self, request: Claim, wait: float = 0.0) -> list[Job]:
         self.calls.append(("fetch", 0))
         return []
+
+    async def select(self, chosen: JobFilter, page: Page) -> JobPage:
+        self.calls.append(("select", 0))
+        first = 0 if page.before is None else page.before
+        jobs = self.held[first : first + 1]
+        return JobPage(jobs, 0, first + 1 if self.held[first + 1 :] else None)
 
 
 @pytest.fixture
@@ -163,7 +175,7 @@ async def test_a_report_that_fails_is_tried_again_beside_the_next_fetch(
     outbox.tell(client, DONE)
     assert await outbox.fetch(client, REQUEST, 20.0, 1) == []
     await outbox.drain(client)
-    assert sorted(jobs.calls) == [("acknowledge", 1), ("acknowledge and fetch", 1), ("fetch", 0)]
+    assert sorted(jobs.calls) == [("acknowledge", 1), ("acknowledge and fetch", 1), ("fetch", 0), ("select", 0)]
 
 
 @pytest.mark.parametrize(("error", "is_sent"), [(BackendUnavailable("away"), True), (BackendError("no"), False)])
@@ -263,6 +275,100 @@ async def test_a_worker_runs_all_jobs_before_it_ends_if_the_answer_to_a_fetch_is
     assert lost
     assert [(await handle.arefresh()).state for handle in handles] == ["completed"] * 3
     await app.aclose()
+
+
+@pytest.mark.parametrize("call", ["fetch", "acknowledge_and_fetch"])
+async def test_a_worker_that_goes_on_runs_the_jobs_of_a_lost_answer_beside_those_that_it_has(
+    shared_url: str, call: str
+) -> None:
+    app = App(shared_url)
+    begun, may_end = asyncio.Event(), asyncio.Event()
+    runs: list[str] = []
+
+    @app.job("long", retry=1)
+    async def long() -> None:
+        runs.append("long")
+        begun.set()
+        await may_end.wait()
+
+    @app.job("t", retry=1)
+    async def t() -> None:
+        runs.append("t")
+
+    made = getattr(app.service().jobs, call)
+    lost: list[Any] = []
+
+    async def without_answer(*arguments: Any) -> Any:
+        answer = await made(*arguments)
+        fetched = answer if call == "fetch" else answer[1]
+        if not lost and begun.is_set() and fetched:
+            lost.append(fetched)
+            raise BackendUnavailable("The connection was lost before the answer came.")
+        return answer
+
+    setattr(app.service().jobs, call, without_answer)
+    first = await long.aenqueue()
+    worker = Worker(app, concurrency=2, prefetch=0, lease=3600)
+    running = asyncio.create_task(worker.run())
+    async with asyncio.timeout(PATIENCE):
+        await begun.wait()
+        handles = await t.aenqueue_many([()] * 3)
+        for handle in handles:
+            await handle.aresult()
+        may_end.set()
+        await first.aresult()
+    worker.stop()
+    await running
+    assert lost
+    assert runs == ["long", "t", "t", "t"]
+    await app.aclose()
+
+
+async def test_only_jobs_of_which_the_worker_knows_nothing_are_handed_back_after_a_lost_answer(
+    outbox: OutcomeReports, client: Any, jobs: Jobs, bench: Bench
+) -> None:
+    running, reported, ended, missed = jobs.held = [await bench.push() for _ in range(4)]
+    jobs.may_release.clear()
+
+    async def acknowledge(items: Sequence[Acknowledgement]) -> list[Any]:
+        await jobs.may_release.wait()
+        return [None for _ in items]
+
+    jobs.acknowledge = acknowledge  # type: ignore[method-assign]
+    outbox.tell(client, Release(reported.id, "w", 1))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    outbox.waits_for_fetch = True
+    outbox.tell(client, Acknowledgement(ended.id, None, "w", 1))
+    jobs.error = BackendUnavailable("the answer was lost")
+    fetching = asyncio.create_task(outbox.fetch(client, REQUEST, 20.0, 1, lambda: [running.id]))
+    while len(jobs.released) < 2:
+        await asyncio.sleep(0)
+    jobs.may_release.set()
+    await fetching
+    await outbox.drain(client)
+    assert jobs.released == [reported.id, missed.id]
+    assert jobs.calls.count(("select", 0)) == 4
+
+
+async def test_jobs_of_a_lost_answer_are_looked_for_until_the_server_answers(
+    outbox: OutcomeReports, client: Any, jobs: Jobs, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs.held = [await bench.push()]
+
+    async def away(*_: Any) -> Any:
+        raise BackendUnavailable("away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(jobs, "fetch", away)
+        with pytest.raises(BackendUnavailable):
+            await outbox.fetch(client, REQUEST, 20.0, 1)
+        patch.setattr(jobs, "select", away)
+        with pytest.raises(BackendUnavailable):
+            await outbox.fetch(client, REQUEST, 20.0, 1)
+    await outbox.fetch(client, REQUEST, 20.0, 1)
+    await outbox.fetch(client, REQUEST, 20.0, 1)
+    assert jobs.calls == [("select", 0), ("release", 1), ("fetch", 0), ("fetch", 0)]
 
 
 async def test_an_outcome_is_reported_at_once_when_the_worker_stops_beside_a_job_that_goes_on(shared_url: str) -> None:

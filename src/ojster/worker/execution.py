@@ -72,6 +72,8 @@ class Executor:
     ----------
     abandoned:
         The number of threads that still run although their jobs have ended.
+    runs:
+        Ids of the jobs whose handlers run here, also after their attempts have ended.
     watch:
         The watch over the event loop.
     """
@@ -89,8 +91,7 @@ class Executor:
         """When a thread was last left to run on (``time.monotonic``)."""
         self._on_room = on_thread_freed
         self._isolation = CrashIsolation(on_thread_freed)
-        self._runs: set[str] = set()
-        """Ids of the jobs whose handlers run here, also after their attempts have ended."""
+        self.runs: set[str] = set()
         self._is_careful = False
         """Whether to fetch one job at a time, because the last ones were to begin alone."""
         self._is_recorded = False
@@ -153,15 +154,15 @@ class Executor:
             The worker has given up the attempt, and decides what happens to the job.
         """
         job = context.job
-        if job.id in self._runs and not await self._has_left(job):
+        if job.id in self.runs and not await self._has_left(job):
             log.info("job %s waits: an earlier attempt of it still runs here", job.id)
             return hand_back(job, context.worker_id, delay=round(OVERLAP_DELAY_SECONDS * 1e6))
-        self._runs.add(job.id)
+        self.runs.add(job.id)
         try:
             return await self._run_isolated(context)
         finally:
             if context.thread_ended is None or context.thread_ended.is_set():
-                self._runs.discard(job.id)
+                self.runs.discard(job.id)
             elif context.threads_left:
                 waiting = asyncio.create_task(self._wait_for_threads(context.thread_ended, context))
                 self._later.add(waiting)
@@ -171,7 +172,7 @@ class Executor:
         """Wait a moment for an earlier attempt to end: a flow may be fetched again before its handler has ended."""
         for _ in range(_TURNS_TO_LEAVE):
             await asyncio.sleep(0)
-            if job.id not in self._runs:
+            if job.id not in self.runs:
                 return True
         return False
 
@@ -183,7 +184,7 @@ class Executor:
             await ended.wait()
         finally:
             self.abandoned -= context.threads_left
-            self._runs.discard(context.job.id)
+            self.runs.discard(context.job.id)
             self._on_room()
 
     async def _run_isolated(self, context: JobContext) -> Ending | None:
@@ -393,7 +394,7 @@ class Executor:
         def end(_: object) -> None:
             self.abandoned -= 1
             context.late_success = self._late_success(context, ended.result())
-            self._runs.discard(context.job.id)
+            self.runs.discard(context.job.id)
             thread_ended.set()
             self._on_room()
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from itertools import chain
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -16,6 +17,7 @@ from ojster.core.states import JobState
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.messages import Acknowledgement, hand_back
+from ojster.jobs.queries import Page
 from ojster.worker.backoff import UNREACHABLE
 from ojster.worker.execution import Ending
 from ojster.worker.reporting import Reporter
@@ -65,7 +67,8 @@ class OutcomeReports:
         self._worker_id = worker_id
         self._on_change = on_change
         self._endings: list[Ending] = []
-        self._calls: set[asyncio.Task[Any]] = set()
+        self._calls: dict[asyncio.Task[Any], Sequence[Ending]] = {}
+        """The calls that are under way, and the outcomes that they report."""
         self._lingers = lingers
         self._timer: asyncio.TimerHandle | None = None
         self._is_sending_soon = False
@@ -102,27 +105,40 @@ class OutcomeReports:
         """Report what waits for a fetch."""
         self.waits_for_fetch = False
         for first in range(0, len(self._endings), MAX_REPORTED_OUTCOMES):
-            self._begin(self._reporter.send(client, self._endings[first : first + MAX_REPORTED_OUTCOMES]))
+            part = self._endings[first : first + MAX_REPORTED_OUTCOMES]
+            self._begin(self._reporter.send(client, part), part)
         self._endings = []
 
-    async def fetch(self, client: Client, request: Claim, wait: float, patiently: int) -> list[Job]:
+    async def fetch(
+        self,
+        client: Client,
+        request: Claim,
+        wait: float,
+        patiently: int,
+        known_ids: Callable[[], Iterable[str]] = tuple,
+    ) -> list[Job]:
         """Fetch jobs, together with a report of those that have completed; wait for ``patiently`` of them at most.
 
-        See ``JobCalls.fetch``.
+        Hand back the jobs in the answers to earlier fetches that never came. ``known_ids`` returns those of the jobs
+        that the worker has. See ``JobCalls.fetch``.
         """
+        if self._may_have_missed_jobs:
+            await self._hand_back_missed(client, known_ids())
         done = [ending for ending in self._endings if isinstance(ending, Acknowledgement)]
         acks = done[:MAX_REPORTED_OUTCOMES]
         self._endings = [ending for ending in self._endings if not isinstance(ending, Acknowledgement)]
         self._endings += done[MAX_REPORTED_OUTCOMES:]
         self.send(client)
         if acks:
-            call = self._begin(self._report_and_fetch(client, acks, request))
+            call = self._begin(self._report_and_fetch(client, acks, request), acks)
             try:
                 if jobs := await asyncio.shield(call):
                     return jobs
             except asyncio.CancelledError:
                 call.add_done_callback(lambda done: self._give_back(client, done))
                 raise
+            if self._may_have_missed_jobs:
+                await self._hand_back_missed(client, known_ids())
         try:
             if not acks and request.count > patiently and (jobs := await client.jobs.fetch(request)):
                 return jobs
@@ -138,14 +154,14 @@ class OutcomeReports:
         except Exception as error:  # whatever happens, the outcomes of finished jobs are sent again
             log.debug("a report with a fetch failed: %s", error)
             self._may_have_missed_jobs = True
-            self._begin(self._reporter.send(client, [*acks]))
+            self._begin(self._reporter.send(client, [*acks]), acks)
             return []
         if any(isinstance(outcome, OjsterError) for outcome in outcomes):
-            self._begin(self._reporter.settle(client, acks, outcomes))
+            self._begin(self._reporter.settle(client, acks, outcomes), acks)
         return fetched if isinstance(fetched, list) else []  # why there are none, the next fetch says again
 
     async def hand_back_now(self, client: Client, jobs: Sequence[Job]) -> None:
-        """Release jobs that nobody will begin, in one try: the worker ends."""
+        """Release jobs that nobody will begin, in one try."""
         if jobs:
             releases = [hand_back(job, self._worker_id) for job in jobs]
             failed: list[Exception]
@@ -159,23 +175,29 @@ class OutcomeReports:
                     "%d jobs could not be handed back, and run when their leases end: %s", len(failed), failed[0]
                 )
 
-    async def hand_back_missed(self, client: Client) -> bool:
-        """Release the jobs in the answers to fetches that never came; return whether there may have been some.
+    async def _hand_back_missed(self, client: Client, known_ids: Iterable[str]) -> None:
+        """Release the jobs in the answers to fetches that never came: they would wait until their leases end.
 
-        Call it when the worker has no jobs that it knows of. Otherwise these wait until their leases end.
+        They are all that the server counts as this worker's, but those that it has or is reporting. No fetch may be
+        under way.
         """
-        if not self._may_have_missed_jobs:
-            return False
-        self._may_have_missed_jobs = False
-        missed = JobFilter(states=(JobState.ACTIVE,), worker=self._worker_id, internal=True)
+        known = {*known_ids, *(ending.job_id for ending in chain(self._endings, *self._calls.values()))}
+        held = JobFilter(states=(JobState.ACTIVE,), worker=self._worker_id, internal=True)
+        missed: list[Job] = []
+        page = Page(limit=MAX_REPORTED_OUTCOMES, is_counted=False)
         try:
-            held = await client.jobs.select(missed)
+            while True:
+                found = await client.jobs.select(held, page)
+                missed += [job for job in found.jobs if job.id not in known]
+                if found.next_before is None:
+                    break
+                page = msgspec.structs.replace(page, before=found.next_before)
+        except UNREACHABLE:  # the fetch would fail, too, and is made again
+            raise
         except OjsterError as error:
             log.warning("cannot look for jobs whose fetch had no answer; they run when their leases end: %s", error)
-        else:
-            self._may_have_missed_jobs = held.total > len(held.jobs)
-            await self.hand_back_now(client, held.jobs)
-        return True
+        await self.hand_back_now(client, missed)
+        self._may_have_missed_jobs = False
 
     async def drain(self, client: Client) -> None:
         """Report everything, and wait until that is done."""
@@ -185,14 +207,14 @@ class OutcomeReports:
             await asyncio.gather(*self._calls)
             await asyncio.sleep(0)
 
-    def _begin(self, call: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def _begin(self, call: Coroutine[Any, Any, T], outcomes: Sequence[Ending]) -> asyncio.Task[T]:
         task = asyncio.create_task(call)
-        self._calls.add(task)
+        self._calls[task] = outcomes
         task.add_done_callback(self._end)
         return task
 
     def _end(self, task: asyncio.Task[Any]) -> None:
-        self._calls.discard(task)
+        del self._calls[task]
         self._on_change()
 
     def _give_back(self, client: Client, call: asyncio.Task[list[Job]]) -> None:

@@ -335,7 +335,7 @@ class Worker:
             wait = check.wait if until_empty else MAX_POLL_SECONDS
             was_idle = until_empty and self._is_idle  # else what is reported meanwhile may make jobs available
             request = Claim(self.queues, wanted, self.id, round(self.lease * 1e6), self.sharing)
-            self._fetching = asyncio.create_task(self._outbox.fetch(client, request, wait, max(1, room)))
+            self._fetching = asyncio.create_task(self._outbox.fetch(client, request, wait, max(1, room), self._known))
             try:
                 jobs = await self._fetching
                 backoff = Backoff()
@@ -355,7 +355,7 @@ class Worker:
             if jobs:
                 check.note_jobs()
                 await asyncio.sleep(0)  # let them begin: one that runs alone changes how many to fetch next
-            elif was_idle and not await self._outbox.hand_back_missed(client) and await check.is_over():
+            elif was_idle and await check.is_over():
                 return
             elif until_empty and not self._is_idle:
                 await self._wait_for_change(DRAIN_CHECK_SECONDS)  # what runs may enqueue jobs, and wait for them
@@ -438,6 +438,10 @@ class Worker:
     @property
     def _running_jobs(self) -> list[Job]:
         return [context.job for context in self._attempts.contexts] + self._held.jobs
+
+    def _known(self) -> set[str]:
+        """Return the ids of the jobs that this worker has: those that wait or run here, also after their attempts."""
+        return {*self._heartbeat().attempts, *self._executor.runs}
 
     def _heartbeat(self) -> Heartbeat:
         attempts = {job.id: job.attempt for job in self._held.jobs}
