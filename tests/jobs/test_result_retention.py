@@ -15,7 +15,7 @@ from ojster.jobs.messages import Acknowledgement
 from ojster.schedules.retention import forget
 from ojster.workflows.run.fork import Fork
 from tests.conftest import Bench, Http, request, shown
-from tests.workflows.bench import WorkflowBench, chain, job, ref
+from tests.workflows.bench import WorkflowBench, chain, group, job, ref
 
 pytestmark = pytest.mark.anyio
 
@@ -156,6 +156,87 @@ async def test_the_result_of_a_step_is_kept_until_the_forks_of_its_workflow_end(
     assert await flow.work() == ["c"]
     await prune(flow, 3600)
     assert (await flow.find(first)).result is None
+
+
+async def again(flow: WorkflowBench, how: str, step: str) -> None:
+    """Retry a workflow or fork it from a step, after the time of all results that have one."""
+    await prune(flow, 3600)
+    if how == "retry":
+        await flow.service.workflows.retry(flow.id)
+    else:
+        flow.id = (await flow.service.workflows.fork(Fork(flow.id, step))).id
+
+
+AGAIN = pytest.mark.parametrize("how", ["retry", "fork"])
+
+
+MAP = {"type": "map", "over": ref("steps.a.result"), "do": job("b", ref("item")), "id": "b"}
+
+
+@pytest.mark.parametrize(
+    ("how", "step"),
+    [
+        ("retry", job("b", ref("steps.a.result"), id="b")),
+        ("fork", job("b", ref("steps.a.result"), id="b")),
+        ("retry", job("b", ref("steps.a.result.from"), id="b")),
+        ("fork", MAP),  # a retry has its elements
+    ],
+    ids=["retry", "fork", "retry, a part", "fork, elements"],
+)
+async def test_a_step_that_refers_to_a_deleted_result_fails_when_it_runs_again(
+    flow: WorkflowBench, how: str, step: dict[str, Any]
+) -> None:
+    await flow.create(chain(job("a", id="a", result_ttl=60), step))
+    await flow.work("b", results={"a": [1] if step["type"] == "map" else {"from": "a"}})
+    assert await flow.state() == "failed"
+    await again(flow, how, "b")
+    assert await flow.work() == []
+    error = msgspec.json.decode(msgspec.json.encode((await flow.step("b")).error))
+    assert error["code"] == "x_result_expired"
+    assert "The result of the step 'a', or a part of it, was deleted after its 'result_ttl'. Fork" in error["message"]
+
+
+@AGAIN
+@pytest.mark.parametrize("result", [None, b"null"])
+async def test_a_result_that_was_null_by_itself_stays_usable(
+    flow: WorkflowBench, how: str, result: bytes | None
+) -> None:
+    await flow.create(
+        chain(job("a", id="a", result_ttl=60, expiration_delay="PT1M"), job("b", ref("steps.a.result"), id="b"))
+    )
+    (first,) = await flow.take()
+    await flow.ack(first, result)
+    assert await flow.work("b") == ["b"]
+    await again(flow, how, "b")
+    assert await flow.work() == ["b"]
+    assert flow.arguments["b"] == [None]
+
+
+@AGAIN
+async def test_of_a_group_only_the_deleted_results_cannot_be_referred_to(flow: WorkflowBench, how: str) -> None:
+    both = group(job("a", result_ttl=60), job("a")) | {"id": "both"}
+    uses = [
+        job(f"use{part.replace('.', '-')}", ref("steps.both.result" + part))
+        for part in ("", ".0", ".0.from", ".1", ".1.from")
+    ]
+    await flow.create(chain(both, group(*uses) | {"id": "uses"}))
+    await flow.work("use", "use-0", "use-0-from", "use-1", "use-1-from")
+    await again(flow, how, "uses")
+    assert sorted(await flow.work()) == ["use-1", "use-1-from"]
+    assert flow.arguments["use-1-from"] == ["a"]
+
+
+@AGAIN
+async def test_a_condition_that_needs_a_deleted_result_says_so(flow: WorkflowBench, how: str) -> None:
+    conditions = {"state": "steps.a.state == 'completed'", "result": "steps.a.result.from == 'a'"}
+    steps = [job(name, if_=condition) for name, condition in conditions.items()]
+    await flow.create(chain(job("a", id="a", result_ttl=60), group(*steps) | {"id": "b"}))
+    await flow.work("state", "result")
+    await again(flow, how, "b")
+    assert await flow.work() == ["state"]
+    error = msgspec.json.decode(msgspec.json.encode((await flow.step("b.1")).error))
+    assert error["code"] == "condition_failed"
+    assert "The result of the step 'a', or a part of it, was deleted after its 'result_ttl'" in error["message"]
 
 
 async def test_a_result_larger_than_the_job_allows_is_refused_and_the_job_stays_active(

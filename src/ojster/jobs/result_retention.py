@@ -131,12 +131,16 @@ def _unfinished(tx: Transaction, workflows: set[int]) -> set[int]:
 
 
 def _prune(tx: Transaction, jobs: Sequence[Job]) -> None:
-    """Delete the results of jobs. From now on, ``due_at`` is the time at which the jobs themselves are deleted."""
+    """Delete the results of jobs. From now on, ``due_at`` is the time at which the jobs themselves are deleted.
+
+    A result that is ``null`` is known all the same: it does not count as deleted.
+    """
     tx.load_envelopes(jobs)
     rows = []
     for job in jobs:
         kept = kept_until(job.finished_at or tx.now, delay_of(job.envelope)) if job.flags & KEPT else None
-        rows.append((kept, job.flags & ~RESULT_LIMITS | RESULT_PRUNED, job.seq))
+        pruned = 0 if job.result in (None, b"null") else RESULT_PRUNED
+        rows.append((kept, job.flags & ~RESULT_LIMITS | pruned, job.seq))
     tx.execute_many("UPDATE jobs SET result = NULL, due_at = ?, flags = ? WHERE seq = ?", rows)
     for follow_up in hooks(tx).results_deleted:
         follow_up(tx, [job.seq for job in jobs])

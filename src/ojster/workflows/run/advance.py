@@ -37,7 +37,7 @@ from ojster.workflows.node import (
     decide,
     final_state_of,
 )
-from ojster.workflows.plan.conditions import InvalidCondition, evaluate
+from ojster.workflows.plan.conditions import InvalidCondition
 from ojster.workflows.plan.nested_definitions import refuse_params
 from ojster.workflows.plan.reader import MAX_MAP_ELEMENTS
 from ojster.workflows.plan.values import Spec
@@ -350,7 +350,7 @@ class Advance:
             return True
         began = time.perf_counter()
         try:
-            return evaluate(spec.condition, values.for_condition())
+            return values.satisfy(spec.condition)
         finally:
             self._seconds += time.perf_counter() - began
 

@@ -19,6 +19,7 @@ from typing import Any, Final, assert_never
 import msgspec
 
 from ojster.core.job import Job, last_error
+from ojster.core.job_flags import RESULT_PRUNED
 from ojster.jobs.extension import Foresight
 from ojster.storage.memory import Local
 from ojster.storage.transaction import Query, Row, Transaction
@@ -30,10 +31,11 @@ from ojster.workflows.stored_workflow import StoredWorkflow
 _decode: Final = msgspec.json.decode
 _encode: Final = msgspec.json.Encoder().encode
 
-# Subqueries, because the planner could execute a join in the other direction, as a scan of all jobs.
-_COLUMNS: Final = """
+# Subqueries, because the planner could execute a join in the other direction, as a scan of all jobs. A result that was
+# deleted is empty, which no JSON is.
+_COLUMNS: Final = f"""
     n.id, n.parent, n.position, n.kind, n.name, n.state, n.followed, n.total, n.result, n.error,
-    (SELECT j.result FROM jobs AS j WHERE j.id = n.job_id),
+    (SELECT CASE WHEN j.flags & {RESULT_PRUNED} = 0 THEN j.result ELSE '' END FROM jobs AS j WHERE j.id = n.job_id),
     CASE WHEN n.state <> 'completed' THEN (SELECT j.errors FROM jobs AS j WHERE j.id = n.job_id) END
 """
 
@@ -42,7 +44,8 @@ class NodeOutcome(msgspec.Struct, gc=False):
     """State and result of a node. ``result`` and ``error`` are JSON.
 
     ``is_part`` marks the jobs of a batch that has completed: they make up its result, however they ended. ``results``
-    are those of the children of a container that did not succeed.
+    are those of the children of a container that did not succeed. ``is_deleted``: the result, or a part of it, was
+    deleted after the ``result_ttl`` of its job, before the workflow was retried or forked.
     """
 
     id: int
@@ -57,6 +60,7 @@ class NodeOutcome(msgspec.Struct, gc=False):
     error: bytes | None
     is_part: bool = False
     results: bytes | None = None
+    is_deleted: bool = False
 
     @property
     def key(self) -> str:
@@ -103,6 +107,8 @@ def own_error(state: str, error: bytes | None, of_job: bytes | None) -> bytes | 
 def _outcome(row: Sequence[Any]) -> NodeOutcome:
     outcome = NodeOutcome(*row[:10])
     outcome.result = own_result(outcome.state, outcome.result, row[10])
+    if outcome.result is not None and not outcome.result:
+        outcome.result, outcome.is_deleted = None, True
     outcome.error = own_error(outcome.state, outcome.error, row[11])
     return outcome
 
@@ -158,6 +164,7 @@ def _composed(tx: Transaction, outcomes: list[NodeOutcome]) -> dict[int, NodeOut
         for member in level:
             target = everything[member.id]
             inside = sorted(children[member.id], key=lambda child: child.position)
+            target.is_deleted = any(child.is_deleted for child in inside)
             if target.state in _FAILED:
                 target.error = target.error or _error_of(inside)
             if _has_failed(target):

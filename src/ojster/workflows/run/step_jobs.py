@@ -13,11 +13,13 @@ from ojster.collections.outputs import lookup_resolver
 from ojster.core.errors import PayloadTooLarge
 from ojster.core.json_objects import stored_members
 from ojster.core.references import Reference, Unresolvable, follow, resolve
+from ojster.core.refusals import ResultExpired
 from ojster.core.shared_value import SHARED_FROM, SharedValue
 from ojster.jobs.models import Models, step_models
 from ojster.jobs.new_job import NewJob
 from ojster.workflows.node import Node, NodeState
 from ojster.workflows.orchestrator_request import ORCHESTRATE_TYPE
+from ojster.workflows.plan.conditions import InvalidCondition, evaluate
 from ojster.workflows.plan.values import Spec
 from ojster.workflows.run.graph import LoadedGraph
 from ojster.workflows.run.results import NodeOutcome
@@ -48,6 +50,8 @@ class StepValues:
         ------
         Unresolvable
             The reference has no value.
+        ResultExpired
+            It leads to a result that was deleted.
         """
         if reference.root in self._spec.bindings:
             return follow(reference, self._spec.bindings[reference.root])
@@ -73,29 +77,59 @@ class StepValues:
             case "error":
                 return follow(reference, step.error or b"null")
         if step.state == NodeState.COMPLETED or step.succeeded_late:
-            return follow(reference, step.result or b"null")
+            return _result_of(step, reference)
         if self._spec.once_started and self._spec.names[reference.step] == self._spec.compensates:
             return b"null"  # what it undoes has started, and came to no result
         if step.state != NodeState.SKIPPED:
             raise Unresolvable(f"The reference {reference.text!r} leads nowhere: the step is {step.state}.")
         return follow(reference, b"null")
 
-    def for_condition(self) -> dict[str, Any]:
-        """Return the variables that a condition can use."""
-        steps = {}
+    def satisfy(self, condition: str) -> bool:
+        """Return whether a condition is true.
+
+        Raises
+        ------
+        InvalidCondition
+            It cannot be evaluated, perhaps because it needs a result that was deleted.
+        """
+        steps: dict[str, dict[str, Any]] = {}
+        deleted: list[str] = []
         for name in self._spec.names:
             step = self._step(name)
             result = step.result if step.state == NodeState.COMPLETED else None
-            steps[name] = {
-                "state": step.state,
-                "result": None if result is None else _decode(result),
-                "error": None if step.error is None else _decode(step.error),
-            }
+            steps[name] = {"state": step.state, "error": None if step.error is None else _decode(step.error)}
+            if step.is_deleted:
+                deleted.append(name)
+            else:
+                steps[name]["result"] = None if result is None else _decode(result)
         bound = {name: _decode(value) for name, value in self._spec.bindings.items()}
-        return {"steps": steps, "params": _decode(self._workflow.params)} | bound
+        try:
+            return evaluate(condition, {"steps": steps, "params": _decode(self._workflow.params)} | bound)
+        except InvalidCondition as error:
+            raise InvalidCondition(" ".join([str(error), *map(_said_of_deleted, deleted)])) from None
 
     def _step(self, name: str) -> NodeOutcome:
         return self.known[self._workflow.root | self._spec.names[name]]
+
+
+def _result_of(step: NodeOutcome, reference: Reference) -> bytes:
+    """Return what a reference names in the result of a step. In that of a container, a deleted part is ``null``."""
+    try:
+        value = follow(reference, step.result or b"null")
+        if not (step.is_deleted and b"null" in value):
+            return value
+    except Unresolvable:
+        if not step.is_deleted:
+            raise
+    assert reference.step is not None
+    raise ResultExpired(f"The reference {reference.text!r} leads nowhere. {_said_of_deleted(reference.step)}")
+
+
+def _said_of_deleted(step: str) -> str:
+    return (
+        f"The result of the step {step!r}, or a part of it, was deleted after its 'result_ttl'. Fork the workflow from "
+        "that step, so that it runs again."
+    )
 
 
 class StepJobs:
