@@ -187,11 +187,11 @@ class OutcomeReports:
         page = Page(limit=MAX_REPORTED_OUTCOMES, is_counted=False)
         try:
             while True:
-                found = await client.jobs.select(held, page)
-                missed += [job for job in found.jobs if job.id not in known]
-                if found.next_before is None:
+                jobs = await client.jobs.select(held, page)
+                missed += [job for job in jobs.jobs if job.id not in known]
+                if jobs.next_before is None:
                     break
-                page = msgspec.structs.replace(page, before=found.next_before)
+                page = msgspec.structs.replace(page, before=jobs.next_before)
         except UNREACHABLE:  # the fetch would fail, too, and is made again
             raise
         except OjsterError as error:
