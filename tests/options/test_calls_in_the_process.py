@@ -7,8 +7,10 @@ from typing import Any, Final
 
 import pytest
 
+from ojster.collections.items import NewItem, Where
 from ojster.core.errors import InvalidRequest
 from ojster.service import Service
+from tests.conftest import Bench
 from tests.options.scenes import server
 
 pytestmark = pytest.mark.anyio
@@ -54,3 +56,26 @@ async def test_a_call_in_the_process_is_checked_as_a_request_is(name: str) -> No
         with pytest.raises(InvalidRequest) as refusal:
             await call(bench.service)
     assert message in refusal.value.message
+
+
+async def _add(bench: Bench, text: str) -> None:
+    item = NewItem("a", b"1", text)
+    await bench.service.collections.add(Where("stock"), item)
+
+
+async def _hang(bench: Bench, text: str) -> None:
+    await bench.service.queues.delete("default", strategy=text)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("call", [_add, _hang], ids=["what is stored", "one of a few values"])
+async def test_text_that_cannot_be_stored_is_refused(
+    bench: Bench, call: Callable[[Bench, str], Awaitable[None]]
+) -> None:
+    await bench.service.collections.create("stock")
+    with pytest.raises(
+        InvalidRequest, match=r"Text with the character U\+D800 cannot be stored: 'a\\ud800b'. Remove it"
+    ):
+        await call(bench, "a\ud800b")
+    if call is _add and bench.service.database.kind != "sqlite":
+        with pytest.raises(InvalidRequest, match=r"U\+0000 cannot be stored: 'a\\x00b'"):
+            await call(bench, "a\0b")

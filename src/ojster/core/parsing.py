@@ -13,6 +13,7 @@ import msgspec
 from ojster.core.errors import InvalidRequest
 from ojster.core.ids import canonical_job_id
 from ojster.core.json_objects import MAX_VALUE_DEPTH, Members, check_depth, raw_list
+from ojster.core.printable import unstorable
 
 
 def read_value(raw: bytes | msgspec.Raw, name: str, deepest: int = MAX_VALUE_DEPTH) -> Any:
@@ -52,6 +53,8 @@ def check_bounds(name: str, value: Any, kind: Any) -> None:
     try:
         # The members of a struct are as unchecked as itself, and are looked at only in the form of a request.
         msgspec.convert(msgspec.to_builtins(value, builtin_types=_BYTES), kind, builtin_types=_BYTES)
+    except UnicodeEncodeError as error:
+        raise unstorable(error.object, error.object[error.start]) from None
     except (msgspec.ValidationError, TypeError) as error:
         which = repr(name) if is_struct else f"{name!r} is {value!r:.60}"
         raise InvalidRequest(f"{which}: {error}.{choices_of(kind)}", field=name) from None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ojster.core.errors import InvalidRequest
+
 
 def printable(text: str, kept: str = "") -> str:
     """Return a text with a replacement character (U+FFFD) in the place of each control character.
@@ -14,3 +16,8 @@ def printable(text: str, kept: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() or character in kept else "\ufffd" for character in text)
+
+
+def unstorable(text: str, character: str) -> InvalidRequest:
+    """Return the refusal of a text with a character that databases cannot store: U+0000, or half a surrogate pair."""
+    return InvalidRequest(f"Text with the character U+{ord(character):04X} cannot be stored: {text!a:.60}. Remove it.")

@@ -25,6 +25,7 @@ from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
 from ojster.core.errors import BackendError, BackendUnavailable, OjsterError
+from ojster.core.printable import unstorable
 from ojster.core.tuning import long_work
 from ojster.storage.call import LongPoll, PendingCall, Port, TransactionFunction
 from ojster.storage.effects import UNKNOWN_COUNT
@@ -445,6 +446,8 @@ def _as_ojster_error(error: Exception, call: PendingCall) -> OjsterError:
         return error
     if isinstance(error, TryAgain):
         return BackendUnavailable(f"The transaction conflicted with others too often. Retry later: {error}")
+    if isinstance(error, UnicodeEncodeError):
+        return unstorable(error.object, error.object[error.start])
     name = getattr(call.operation, "__name__", str(call.operation))
     log.error("%s failed", name, exc_info=error)
     return BackendError(f"{name} failed unexpectedly: {type(error).__name__}. The server's log has the details.")

@@ -24,7 +24,7 @@ from psycopg import pq
 from psycopg.adapt import AdaptersMap, Loader, Transformer
 from psycopg.pq.abc import PGresult
 
-from ojster.core.errors import InvalidRequest
+from ojster.core.printable import unstorable
 from ojster.storage.migrations import scripts
 from ojster.storage.postgres.abilities import NOTHING, Lacks, without
 from ojster.storage.postgres.reachable import birth_of, successor, with_first
@@ -221,7 +221,7 @@ def _array(oid: int, values: Sequence[bytes | None]) -> bytes:
 
 def _text(value: str) -> bytes:
     if "\0" in value:
-        raise InvalidRequest("PostgreSQL cannot store text with the character U+0000. Remove it.")
+        raise unstorable(value, "\0")
     return value.encode()
 
 
