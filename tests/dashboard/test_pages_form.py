@@ -153,6 +153,33 @@ async def test_a_graph_opens_readable_at_what_runs_shows_all_and_has_a_map(
     assert await smallest_text(page) >= 11
 
 
+OVERFLOWS = """
+[...document.querySelectorAll(%s)].filter((text) => {
+  const { x, width } = text.getBBox();
+  return x + width > %s || !text.textContent.isWellFormed();
+}).map((text) => text.textContent)
+"""
+"""Texts of a picture that are wider than the room for them, or end within a character."""
+
+
+async def test_names_of_steps_are_cut_to_the_room_that_they_have(bench: Bench, server: str, page: Page) -> None:
+    narrow, wide, odd = "i" * 28, "W" * 36, "\U0001f680" * 36
+    steps = [{"id": id, "type": "do", "args": []} for id in (narrow, wide, odd)]
+    inner = {"type": "group", "jobs": [{"type": "row", "args": []}], "id": wide + "X"}
+    id = await data.create(bench, {"type": "graph", "name": "Names", "steps": [*steps, inner]})
+    for _ in range(4):
+        await bench.ack(await bench.fetch_one())
+    await open_page(page, server, f"workflows/{id}")
+    await page.locator(".graph-node").nth(4).wait_for()
+    graph = OVERFLOWS % ("'.graph-node text'", "text.parentNode.querySelector('.box').width.baseVal.value")
+    assert await page.evaluate(graph) == []
+    assert await page.locator(".graph-node text", has_text=narrow).count() == 1
+    await page.get_by_role("tab", name="Timeline").click()
+    await page.get_by_role("img", name=re.compile("Timeline of")).wait_for()
+    assert await page.evaluate(OVERFLOWS % ("'.gantt title + text'", "240")) == []
+    assert await page.locator(".gantt text", has_text=narrow).count() == 1
+
+
 async def is_inside(part: Locator, whole: Locator) -> bool:
     """Whether all of a part is in the window that its whole is."""
     inner, outer = await part.bounding_box(), await whole.bounding_box()

@@ -6,6 +6,7 @@ import { Button, Empty } from "../ui/parts";
 import { colourOf } from "../ui/states";
 import { ASKED, spansOf, titleOf } from "./model";
 import { savePng, saveSvg } from "./export";
+import { fitted } from "./text";
 
 type Row = Schemas["StepRow"];
 
@@ -14,12 +15,9 @@ const LABELS = 240;
 const WIDTH = 1_040;
 const TOP = 30;
 
-const LONGEST = 34;
-
 /** What a step is called, with its type if that is all it is called by. */
 function labelOf(row: Row): string {
-  const label = ASKED[row.kind] ? `${row.type}, ${ASKED[row.kind]}` : titleOf(row) === row.type ? `${row.path} ${row.type}` : row.path;
-  return label.length > LONGEST ? `${label.slice(0, LONGEST - 1)}…` : label;
+  return ASKED[row.kind] ? `${row.type}, ${ASKED[row.kind]}` : titleOf(row) === row.type ? `${row.path} ${row.type}` : row.path;
 }
 
 /** What the bars of a timeline mean. */
@@ -83,11 +81,12 @@ export function Gantt({ rows, name }: { rows: Row[]; name: string }) {
                 stopped && `stopped for ${duration(stopped[1] - stopped[0])}`,
               ];
               const depth = row.path && !ASKED[row.kind] ? row.path.split(".").length - 1 : 0;
+              const left = 8 + Math.min(depth, 6) * 12;
               return (
                 <g key={row.path}>
                   <title>{[`${row.path}: ${row.state}`, ...said.filter(Boolean)].join(", ")}</title>
-                  <text x={8 + Math.min(depth, 6) * 12} y={y + 15} style={{ fill: "var(--ink)", fontSize: "12px" }}>
-                    {labelOf(row)}
+                  <text x={left} y={y + 15} style={{ fill: "var(--ink)", fontSize: "12px" }}>
+                    {fitted(labelOf(row), LABELS - left - 8, 12)}
                   </text>
                   {waited && (
                     <rect x={x(waited[0])} y={top} width={Math.max(1, x(waited[1]) - x(waited[0]))} height={height} rx={3} style={{ fill, opacity: 0.3 }} />

@@ -12,6 +12,7 @@ import { Found } from "./Found";
 import { type Arrow, type Box, layout, LEAF, type More } from "./layout";
 import { Minimap } from "./Minimap";
 import { ASKED, type Level, type Levels, mainSteps, readAgain, readAround, readLevel, stateOf, type Step, titleOf } from "./model";
+import { fitted, widthOf } from "./text";
 
 interface View {
   x: number;
@@ -328,16 +329,15 @@ function Node(props: { box: Box; chosen: string | null; scale: number; isFound: 
   const icon = STATES[state]?.icon ?? "dot";
   const size = Math.max(FONTS.title, SMALLEST / props.scale);
   const name = titleOf(step);
-  // A bold letter is about 0.6 times as wide as it is high.
-  const title = clipped(name, Math.min(22, Math.floor((box.width - 32) / (0.6 * size))));
   const hasText = props.scale >= TEXTLESS;
   const hasUnder = props.scale >= READABLE - 0.01;
-  const under = clipped(
-    step.is_container
-      ? `${step.kind}, ${compact(step.completed ?? 0)} of ${compact(step.total ?? 0)}`
-      : (ASKED[step.kind] ?? (titleOf(step) !== step.type ? step.type : step.display_name && step.display_name !== step.type ? step.display_name : step.path)),
-    26,
-  );
+  const kind = step.is_container
+    ? `${step.kind}, ${compact(step.completed ?? 0)} of ${compact(step.total ?? 0)}`
+    : (ASKED[step.kind] ?? (name !== step.type ? step.type : step.display_name && step.display_name !== step.type ? step.display_name : step.path));
+  const room = box.width - 29 - 8;
+  const under = fitted(kind, box.isOpen ? room / 2 : room, FONTS.under);
+  const beside = box.isOpen && hasUnder ? widthOf(under, FONTS.under) + 8 : 0;
+  const title = fitted(name, room - beside, size, 600);
   const share = step.total ? (step.completed ?? 0) / step.total : 0;
   const open = (): void => (step.is_container ? props.fold(step) : props.choose(step));
   const press = (event: KeyboardEvent): void => {
@@ -352,7 +352,7 @@ function Node(props: { box: Box; chosen: string | null; scale: number; isFound: 
       transform={`translate(${box.x} ${box.y})`}
       tabindex={0}
       role="button"
-      aria-label={`${clipped(name, 22)} ${under}, ${state}${step.is_container ? (box.isOpen ? ", fold" : ", unfold") : ""}`}
+      aria-label={`${name} ${kind}, ${state}${step.is_container ? (box.isOpen ? ", fold" : ", unfold") : ""}`}
       onClick={open}
       onKeyDown={press}
     >
@@ -407,5 +407,3 @@ function MoreButton({ more, load, scale }: { more: More; load: (of: number) => v
     </g>
   );
 }
-
-const clipped = (text: string, most: number): string => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
