@@ -51,6 +51,7 @@ _PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z]\w*)|\?")
 _TEXT_OR_COMMENT: Final = re.compile(r"'[^']*'|--[^\n]*")
 _INNERMOST: Final = re.compile(r"\([^()]*\)")
 _VERB: Final = re.compile(r"\b(?:SELECT|VALUES|INSERT|UPDATE|DELETE)\b")
+_RETURNING: Final = re.compile(r"\bRETURNING\b")
 
 _RETRYABLE_SQLSTATES: Final = frozenset({"40001", "40P01", "55P03", "23505", "23P01"})
 """SQLSTATEs after which the transaction is run again: serialization failures, deadlocks, unavailable locks, and unique
@@ -86,7 +87,8 @@ The engine has some hundreds. Those of filters depend on what callers ask for, s
 PLANS_SECONDS: Final = 5.0
 """Time for which the plans of prepared statements are used, in seconds.
 
-A plan that was made for a table of a few rows reads all. It would be used until the next autovacuum, also for a burst.
+A plan that was made for a table of a few rows reads them all, and each of a batch compares itself with all. It would be
+used until the next autovacuum, even if a hundred thousand jobs are enqueued meanwhile.
 """
 
 
@@ -138,7 +140,7 @@ def _returns_rows(sql: str) -> bool:
     while inner:
         sql, inner = _INNERMOST.subn("", sql)
     verb = _VERB.search(sql)
-    return verb is not None and (verb[0] in ("SELECT", "VALUES") or "RETURNING" in sql)
+    return verb is not None and (verb[0] in ("SELECT", "VALUES") or _RETURNING.search(sql) is not None)
 
 
 def quoted(name: str) -> str:
@@ -342,7 +344,10 @@ class PipelineConnection:
             self._send(self._translated(f"SELECT {calls}"), values)
 
     def renew_plans(self, now: float) -> None:
-        """Let the database plan all statements anew if ``PLANS_SECONDS`` have passed; ``now`` is in seconds."""
+        """Let the database plan all statements anew, for tables as they are, if ``PLANS_SECONDS`` have passed.
+
+        ``now``: the time, in seconds of a clock that nobody sets.
+        """
         if self._keeps_plans and now - self._planned_at >= PLANS_SECONDS:
             self._planned_at = now
             self.execute("DISCARD PLANS")
