@@ -35,13 +35,10 @@ A = TypeVar("A")
 
 R = TypeVar("R")
 
-PLANNER_SETTINGS: Final = {
-    **dict.fromkeys(("enable_seqscan", "enable_mergejoin", "enable_hashjoin", "enable_material"), "off"),
-    "jit": "off",
-}
+PLANNER_SETTINGS: Final = {"enable_seqscan": "off", "enable_mergejoin": "off", "enable_hashjoin": "off", "jit": "off"}
 """Planner settings of our connections. PostgreSQL plans a prepared statement once, perhaps while the tables are empty
 or their statistics are old. It would then scan whole tables, or a whole index for a join, instead of looking up each
-wanted row. For a table of a few rows it still does, until ``PLANS_SECONDS`` have passed."""
+wanted row."""
 
 WRITER_SETTINGS: Final = PLANNER_SETTINGS | {"plan_cache_mode": "force_generic_plan"}
 """Settings of the connections that write. Their few statements are planned once and not again with the values of each
@@ -256,7 +253,6 @@ class _TransactionConnection:
         try:
             connection.execute(database._begin)
             connection.set_for_transaction()
-            connection.renew_plans(self._began_at)
             yield tx
             tx.write_effects()
             with_ends = database._notifier.tells_ends
@@ -296,7 +292,6 @@ class _TransactionConnection:
     def read(self) -> Iterator[Transaction]:
         connection = self._connected()
         try:
-            connection.renew_plans(self._began_at)
             yield self._transaction(connection)
         except ConnectionLost as error:
             self._lose()

@@ -84,14 +84,6 @@ The engine has some hundreds. Those of filters depend on what callers ask for, s
 """
 
 
-PLANS_SECONDS: Final = 5.0
-"""Time for which the plans of prepared statements are used, in seconds.
-
-A plan that was made for a table of a few rows reads them all, and each of a batch compares itself with all. It would be
-used until the next autovacuum, even if a hundred thousand jobs are enqueued meanwhile.
-"""
-
-
 class StatementFailed(Exception):
     """The database refused a statement."""
 
@@ -308,8 +300,6 @@ class PipelineConnection:
         self._lacks = lacks
         self._names: dict[bytes, bytes] | None = {} if prepares else None
         self._prepared = 0
-        self._keeps_plans = prepares and "planner-settings" not in lacks
-        self._planned_at = time.monotonic()
         self._new_names: list[bytes] = []
         """Prepared statements without an answer to their preparation."""
         self._answers: list[bool] = []
@@ -342,15 +332,6 @@ class PipelineConnection:
             calls = ", ".join(["set_config(?, ?, true)"] * len(self._settings))
             values = [part for pair in self._settings.items() for part in pair]
             self._send(self._translated(f"SELECT {calls}"), values)
-
-    def renew_plans(self, now: float) -> None:
-        """Let the database plan all statements anew, for tables as they are, if ``PLANS_SECONDS`` have passed.
-
-        ``now``: the time, in seconds of a clock that nobody sets.
-        """
-        if self._keeps_plans and now - self._planned_at >= PLANS_SECONDS:
-            self._planned_at = now
-            self.execute("DISCARD PLANS")
 
     def _translated(self, sql: str) -> Statement:
         return translate(sql, self._schema, self._lacks)
