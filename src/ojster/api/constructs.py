@@ -219,9 +219,9 @@ def each(
     <Reference steps.list.result>
     >>> app.close()
     """
-    wire: dict[str, Any] = {"type": "map", "over": over if isinstance(over, Placeholder) else [*over], "as": element}
-    wire |= {"do": do.whole.wire, "name": name} if name is not None else {"do": do.whole.wire}
-    return Workflow(wire, each_by(do.whole.convert))
+    do = do.whole
+    wire = {"type": "map", "over": over if isinstance(over, Placeholder) else list(over), "as": element, "do": do.wire}
+    return Workflow(wire if name is None else wire | {"name": name}, each_by(do.convert))
 
 
 @overload

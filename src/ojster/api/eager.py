@@ -300,9 +300,8 @@ class Eager(InMemory):
             idempotency_key: str | None = None,
             wait_ms: int = 0,
         ) -> Any:
-            asked = await send_update(
-                workflow_id, name, args, step, idempotency_key
-            )  # without a wait: nothing runs yet
+            # Without a wait: nothing runs yet.
+            asked = await send_update(workflow_id, name, args, step, idempotency_key)
             return await answer_of(workflow_id, str(asked.id), wait_ms)
 
         async def answer_of(workflow_id: str, number: str, wait_ms: int = 0) -> Any:

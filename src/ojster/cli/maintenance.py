@@ -109,17 +109,17 @@ def doctor(url: str, as_json: bool) -> int:
 
     def check(name: str, examine: Callable[[], checks.Diagnosis]) -> bool:
         """Examine something, and return whether that was possible."""
-        problem = None
+        is_examined = True
         try:
             fine, words = examine()
         except (OjsterError, apsw.Error, OSError) as error:
-            fine, words = False, " ".join(str(error).split())
-            problem = error
+            fine, is_examined = False, False
+            words = " ".join(str(error).split())
         findings.append({"check": name, "ok": fine, "finding": words})
         if not as_json:  # at once: a later check may wait for as long as the database does not answer
             mark = "[green]✓[/]" if fine else "[bold red]✗[/]"
             console.print(f"{mark} [bold]{name}[/]  {escape(words)}", soft_wrap=True)
-        return problem is None
+        return is_examined
 
     check("versions", checks.versions)
     try:
