@@ -111,7 +111,7 @@ async def _schedule_workflows(service: Service) -> None:
     await service.workflows.select(WorkflowFilter(cron_name="w-enqueue"))
 
 
-def _success_of(job: Job) -> Acknowledgement:
+def success_of(job: Job) -> Acknowledgement:
     """Return the report that a worker in the process makes."""
     return Acknowledgement(job.id, b"%d" % job.seq, "w", job.attempt, started_at=job.started_at, seq=plain_seq(job))
 
@@ -125,7 +125,7 @@ async def _live(service: Service, clock: Clock) -> None:
             if job.type == "bad":
                 await jobs.fail([FailureReport(job.id, Failure("X", "no", retryable=False), "w", job.attempt)])
             else:
-                await jobs.acknowledge([_success_of(job)])
+                await jobs.acknowledge([success_of(job)])
         return len(taken)
 
     async def push(type: str = "t", **options: Any) -> None:
