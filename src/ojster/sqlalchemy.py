@@ -23,6 +23,7 @@ from ojster.api.app import App
 from ojster.core.errors import BackendUnavailable, Duplicate, InvalidRequest, OjsterError, PayloadTooLarge
 from ojster.core.ids import new_id
 from ojster.core.json_objects import Members, read_members
+from ojster.core.refusals import JobDropped
 from ojster.handlers.job_type import JobType
 
 P = ParamSpec("P")
@@ -194,16 +195,20 @@ class Outbox:
         Raises
         ------
         BackendUnavailable
-            The server cannot be reached: the jobs stay.
+            The server cannot be reached, or does not take some jobs for now: they stay.
         """
         table = self.table
         with engine.begin() as connection:
             oldest = select(table.c.id, table.c.request).order_by(table.c.created_at, table.c.id).limit(most)
             # Relays beside each other take different jobs, instead of waiting for each other's requests.
             rows = connection.execute(oldest.with_for_update(skip_locked=True)).all()
-            if rows:
-                self.app._event_loop_thread.call(self._push([bytes(row.request) for row in rows]))
-                connection.execute(delete_rows(table).where(table.c.id.in_([row.id for row in rows])))
+            if not rows:
+                return 0
+            refusals = self.app._event_loop_thread.call(self._push([bytes(row.request) for row in rows]))
+            done = [row.id for row, refusal in zip(rows, refusals, strict=True) if refusal is None]
+            connection.execute(delete_rows(table).where(table.c.id.in_(done)))
+        if left := [refusal for refusal in refusals if refusal is not None]:
+            raise BackendUnavailable(f"The outbox keeps {len(left)} jobs for now: {left[0]}") from left[0]
         return len(rows)
 
     def run(self, engine: Engine) -> None:
@@ -223,25 +228,26 @@ class Outbox:
             if moved < MOST_AT_ONCE:
                 time.sleep(PAUSE_SECONDS)
 
-    async def _push(self, requests: Sequence[bytes]) -> None:
+    async def _push(self, requests: Sequence[bytes]) -> Sequence[Exception | None]:
+        """Enqueue jobs; return for each why it must stay in the outbox, or ``None``."""
         try:
             await self.app.client().jobs.enqueue([read_members(request, "The job") for request in requests])
         except BackendUnavailable:
             raise
-        except OjsterError:  # one of them is refused: the others must not wait for it
-            await asyncio.gather(*[self._push_one(request) for request in requests])
+        except Exception:  # one of them is refused: the others must not wait for it
+            return await asyncio.gather(*[self._push_one(request) for request in requests])
+        return [None] * len(requests)
 
-    async def _push_one(self, request: bytes) -> None:
+    async def _push_one(self, request: bytes) -> Exception | None:
         try:
             await self.app.client().jobs.enqueue([read_members(request, "The job")])
-        except BackendUnavailable:
-            raise
-        except Duplicate:  # an earlier relay has enqueued it, or a unique job exists
-            return
+        except (Duplicate, JobDropped):  # an earlier relay has enqueued it, a unique job exists, or middleware drops it
+            return None
         except (InvalidRequest, PayloadTooLarge) as refusal:
             log.error("a job of the outbox was refused, and is dropped: %s: %s", refusal, request.decode())
-        except OjsterError as refusal:  # such as a token that has expired
-            raise BackendUnavailable(f"A job of the outbox is refused for now: {refusal}") from refusal
+        except Exception as refusal:  # such as a token that has expired, or an error of middleware
+            return refusal
+        return None
 
 
 def _with_id(request: Members) -> tuple[str, Members]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy
@@ -95,6 +96,30 @@ def test_an_expired_token_empties_no_outbox(engine: sqlalchemy.Engine, monkeypat
         monkeypatch.undo()
         assert outbox.relay(engine) == 1
         assert len(jobs.all()) == 1
+
+
+def test_a_job_that_stays_in_the_outbox_keeps_no_other(engine: sqlalchemy.Engine, jobs: JobTester) -> None:
+    async def choose(request: dict[str, Any], enqueue: Any) -> Any:
+        match request["args"]:
+            case [1]:
+                return None
+            case [2]:
+                raise ConnectionError("no answer")
+        return await enqueue(request)
+
+    with engine.begin() as connection:
+        for number in range(4):
+            outbox.add(connection, ship, number)
+    app.enqueue_middleware.append(choose)
+    try:
+        for _ in range(2):
+            with pytest.raises(BackendUnavailable, match="keeps 1 jobs for now: no answer"):
+                outbox.relay(engine)
+    finally:
+        app.enqueue_middleware.remove(choose)
+    assert [job.args for job in jobs.all()] == [[0], [3]], "middleware has dropped one"
+    assert (outbox.relay(engine), outbox.relay(engine)) == (1, 0)
+    assert [job.args for job in jobs.all()] == [[0], [3], [2]]
 
 
 def test_wrong_arguments_are_refused_before_anything_is_written(engine: sqlalchemy.Engine) -> None:
