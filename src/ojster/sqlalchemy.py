@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, SessionTransaction
 
 from ojster.api.app import App
-from ojster.core.errors import BackendUnavailable, Duplicate, InvalidRequest, OjsterError, PayloadTooLarge
+from ojster.core.errors import BackendUnavailable, Duplicate, InvalidRequest, PayloadTooLarge
 from ojster.core.ids import new_id
 from ojster.core.json_objects import Members, read_members
 from ojster.core.refusals import JobDropped
@@ -86,7 +86,9 @@ def _push(session: Session) -> None:
     for _, app, id, request in session.info[_PENDING]:
         try:
             app._event_loop_thread.call(app.client().jobs.enqueue([request]))
-        except OjsterError:
+        except JobDropped:
+            continue  # as middleware wants
+        except Exception:  # the transaction has committed: an error would tell its caller otherwise
             log.exception("the job %s was not enqueued after the commit", id)
 
 

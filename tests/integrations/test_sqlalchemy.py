@@ -98,7 +98,10 @@ def test_an_expired_token_empties_no_outbox(engine: sqlalchemy.Engine, monkeypat
         assert len(jobs.all()) == 1
 
 
-def test_a_job_that_stays_in_the_outbox_keeps_no_other(engine: sqlalchemy.Engine, jobs: JobTester) -> None:
+@pytest.fixture
+def middleware() -> Iterator[None]:
+    """Middleware that drops a job, and fails with another."""
+
     async def choose(request: dict[str, Any], enqueue: Any) -> Any:
         match request["args"]:
             case [1]:
@@ -107,17 +110,31 @@ def test_a_job_that_stays_in_the_outbox_keeps_no_other(engine: sqlalchemy.Engine
                 raise ConnectionError("no answer")
         return await enqueue(request)
 
+    app.enqueue_middleware.append(choose)
+    yield
+    app.enqueue_middleware.clear()
+
+
+@pytest.mark.usefixtures("middleware")
+def test_a_job_that_middleware_does_not_let_through_keeps_no_other_from_following_a_commit(
+    engine: sqlalchemy.Engine, jobs: JobTester, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Session(engine) as session, session.begin():
+        ids = [enqueue_after_commit(session, ship, number) for number in range(4)]
+    assert [job.args for job in jobs.all()] == [[0], [3]]
+    assert [line.getMessage() for line in caplog.records] == [f"the job {ids[2]} was not enqueued after the commit"]
+
+
+@pytest.mark.usefixtures("middleware")
+def test_a_job_that_stays_in_the_outbox_keeps_no_other(engine: sqlalchemy.Engine, jobs: JobTester) -> None:
     with engine.begin() as connection:
         for number in range(4):
             outbox.add(connection, ship, number)
-    app.enqueue_middleware.append(choose)
-    try:
-        for _ in range(2):
-            with pytest.raises(BackendUnavailable, match="keeps 1 jobs for now: no answer"):
-                outbox.relay(engine)
-    finally:
-        app.enqueue_middleware.remove(choose)
+    for _ in range(2):
+        with pytest.raises(BackendUnavailable, match="keeps 1 jobs for now: no answer"):
+            outbox.relay(engine)
     assert [job.args for job in jobs.all()] == [[0], [3]], "middleware has dropped one"
+    app.enqueue_middleware.clear()
     assert (outbox.relay(engine), outbox.relay(engine)) == (1, 0)
     assert [job.args for job in jobs.all()] == [[0], [3], [2]]
 
