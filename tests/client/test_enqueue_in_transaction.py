@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from typing import Any
@@ -16,8 +17,21 @@ import sqlalchemy
 import sqlalchemy.ext.asyncio
 import sqlalchemy.orm
 from django.conf import settings as django_settings
+from msgspec import Raw
+from msgspec.json import encode
 
-from ojster import App, Duplicate, InvalidRequest, JobHandle, JobType, NotFound, NotInTransaction, Unique
+from ojster import (
+    App,
+    Duplicate,
+    InvalidRequest,
+    JobHandle,
+    JobType,
+    NotFound,
+    NotInTransaction,
+    OjsterError,
+    Settings,
+    Unique,
+)
 from ojster.jobs.claim_policy import Claim
 from ojster.service import Service
 from ojster.storage.open import open_database
@@ -332,6 +346,48 @@ async def test_middleware_sees_the_request(app: App, elsewhere: Service) -> None
     async with psycopg_async() as connection:
         handle = await ship.aenqueue_in(connection, 1)
     assert (await elsewhere.jobs.find(handle.id)).meta == {"stamped": True}
+
+
+async def test_a_job_has_the_defaults_of_its_type(app: App, guest: Caller, elsewhere: Service) -> None:
+    options = {"queue": "mail", "priority": 7, "retry": {"max_attempts": 9}}
+    await elsewhere.job_types.put("email.send", {"options": Raw(encode(options)), "meta": Raw(b'{"team":"x"}')})
+    async with guest.transaction() as connection:
+        handle = await guest.enqueue(app.job_type("email.send"), connection, "ada")
+    job = await elsewhere.jobs.find(handle.id)
+    assert (job.queue, job.priority, job.max_attempts, job.meta) == ("mail", 7, 9, {"team": "x"})
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "arguments against the schema": {"type": "email.send", "meta": {"tenant_id": "acme"}},
+    "a queue of the server": {"type": "t", "queue": "ojster.webhooks", "meta": {"tenant_id": "acme"}},
+    "no tenant": {"type": "t"},
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+async def test_what_enqueue_refuses_is_refused_and_leaves_the_transaction_usable(
+    postgres_url: str, elsewhere: Service, what: str
+) -> None:
+    app = App(postgres_url, settings=Settings(tenants="required"))
+    await elsewhere.schemas.register("email.send", 1, b'{"items":{"type":"string"}}', mode="strict")
+    declared = app.job_type(**REFUSED[what])
+    async with psycopg_async() as connection:
+        with pytest.raises(OjsterError) as refused:
+            await declared.aenqueue(1)
+        with pytest.raises(type(refused.value), match=re.escape(refused.value.message)):
+            await declared.aenqueue_in(connection, 1)
+        handle = await app.job_type("email.send", meta={"tenant_id": "acme"}).aenqueue_in(connection, "ada")
+    assert (await elsewhere.jobs.find(handle.id)).args == ["ada"]
+    await app.aclose()
+
+
+async def test_arguments_that_a_schema_only_warns_of_are_logged(
+    app: App, elsewhere: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    await elsewhere.schemas.register("email.send", 1, b'{"items":{"type":"string"}}', mode="warn")
+    async with psycopg_async() as connection:
+        handle = await app.job_type("email.send").aenqueue_in(connection, 1)
+    assert f"the job {handle.id}: " in caplog.text
 
 
 def test_the_schema_of_the_url_is_used(postgres_url: str) -> None:

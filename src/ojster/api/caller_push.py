@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from ojster.capabilities import all_extensions
 from ojster.client.event_loop_thread import EventLoopThread
 from ojster.core.errors import InvalidRequest
@@ -12,11 +14,15 @@ from ojster.core.job import Job
 from ojster.core.job_flags import BITS
 from ojster.core.json_objects import Members
 from ojster.core.public_settings import Settings, in_microseconds
+from ojster.jobs import schemas
 from ojster.jobs.extension import install
 from ojster.jobs.middleware import EnqueueMiddleware, MiddlewareChain, through_middleware
-from ojster.jobs.new_job import read_job
+from ojster.jobs.names import refuse_reserved
+from ojster.jobs.new_job import NewJob, read_job
+from ojster.jobs.preparation import log_warnings
 from ojster.jobs.push import push
-from ojster.jobs.scope import accepted
+from ojster.jobs.scope import accepted, check_owner
+from ojster.queues.rules import completed
 from ojster.storage.database import POSTGRES, without_password
 from ojster.storage.transaction import Later, Transaction
 from ojster.workflows.plan.values import NewWorkflow
@@ -78,24 +84,27 @@ class CallerPush:
 
     def _push(self, tx: Transaction, requests: Sequence[Members]) -> list[Job]:
         install(tx.memory, all_extensions())
-        settings = in_microseconds(self._app.settings)
-        jobs = [
-            read_job(
-                members,
-                tx.now,
-                largest=settings.largest_job,
-                tenant=self._app.tenant,
-                otherwise=settings.default_tenant,
-            )
-            for members in requests
-        ]
-        if any(job.flags & BITS["on_creation"] for job in jobs):
+        new = [self._read(tx, members) for members in requests]
+        (pushed,) = push(tx, [new])
+        assert not isinstance(pushed, Later), "the caller's transaction waits for keys itself"
+        jobs = [outcome.job for outcome in accepted(pushed)]
+        log_warnings(new)
+        return jobs
+
+    def _read(self, tx: Transaction, members: Members) -> NewJob:
+        """Return the job that a request describes. What ``Preparation`` looks up, the caller's connection reads."""
+        tenant, settings = self._app.tenant, tx.settings
+        members = completed(tx, members, tenant, settings.default_tenant)
+        args, uri = members.get("args", msgspec.Raw(b"null")), schemas.schema_uri(members)
+        job = read_job(members, tx.now, largest=settings.largest_job, tenant=tenant, otherwise=settings.default_tenant)
+        check_owner(settings, job.tenant)
+        refuse_reserved(job.queue)
+        job.warnings += schemas.check_args(schemas.registered(tx), job, args, uri)
+        if job.flags & BITS["on_creation"]:
             raise InvalidRequest(
                 "A job that is enqueued in the caller's transaction cannot have reactions to on_creation; remove them."
             )
-        (pushed,) = push(tx, [jobs])
-        assert not isinstance(pushed, Later), "the caller's transaction waits for keys itself"
-        return [outcome.job for outcome in accepted(pushed)]
+        return job
 
     def start(self, connection: Any, request: Members) -> WorkflowInfo:
         """Start a workflow on a synchronous connection."""

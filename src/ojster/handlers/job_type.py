@@ -328,7 +328,7 @@ class JobType(Generic[P, R]):
         NotInTransaction
             The connection has no open transaction.
         InvalidRequest
-            The application does not use PostgreSQL.
+            The application does not use PostgreSQL, or the job is malformed. The transaction stays usable.
         """
         with self._traced() as carried:
             (job,) = self.app._enqueue_in(connection, [self.request(args, kwargs, carried)])

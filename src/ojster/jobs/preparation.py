@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
@@ -31,6 +32,8 @@ from ojster.jobs.models import (
 )
 from ojster.jobs.new_job import NewJob, Reach, check_envelope
 from ojster.jobs.scope import Scope
+
+log = logging.getLogger(__name__)
 
 _NULL: Final = msgspec.Raw(b"null")
 _CHECKED: Final = frozenset({"type", CODE_ATTRIBUTE, REACTIONS})
@@ -240,6 +243,13 @@ class Preparations:
         if self._is_plain and isinstance(job.model, Model):
             self._bodies.remember(body, args, self._scope.tenant, job.model)
         return job
+
+
+def log_warnings(jobs: Iterable[NewJob]) -> None:
+    """Log what looks like a mistake in the requests of jobs that were pushed."""
+    for job in jobs:
+        for warning in job.warnings:
+            log.warning("the job %s: %s", job.id, warning)
 
 
 async def check_references(scope: Scope, job: NewJob) -> None:

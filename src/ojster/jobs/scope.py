@@ -11,6 +11,7 @@ from ojster.core.access import Access
 from ojster.core.access import Operation as Allowed
 from ojster.core.errors import Forbidden, OjsterError, TenantMissing
 from ojster.core.json_objects import Members
+from ojster.core.settings import ServiceSettings
 from ojster.core.tenant import NOBODY, qualify
 from ojster.jobs import queries
 from ojster.jobs.authorship import find_creators
@@ -46,6 +47,15 @@ class Caller(msgspec.Struct, frozen=True):
 
 ANYONE: Final = Caller()
 """A caller without limits: the process itself."""
+
+
+def check_owner(settings: ServiceSettings, tenant: str) -> None:
+    """Raise ``TenantMissing`` if new jobs need a tenant, and this is none."""
+    if not tenant and settings.tenants == "required":
+        raise TenantMissing(
+            "The tenant is missing. Name it with the header X-OJS-Tenant or in 'meta.tenant_id'.",
+            field="meta.tenant_id",
+        )
 
 
 class Scope:
@@ -112,11 +122,7 @@ class Scope:
 
     def check_tenant(self, tenant: str) -> None:
         """Raise ``TenantMissing`` if new jobs need a tenant, and this is none."""
-        if not tenant and self.database.settings.tenants == "required":
-            raise TenantMissing(
-                "The tenant is missing. Name it with the header X-OJS-Tenant or in 'meta.tenant_id'.",
-                field="meta.tenant_id",
-            )
+        check_owner(self.database.settings, tenant)
 
     def check_new(self, tenant: str, queue: str) -> None:
         """Raise the refusal of a new job: its tenant is missing, or the caller may not push to its queue."""

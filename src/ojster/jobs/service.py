@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
@@ -33,7 +32,7 @@ from ojster.jobs.job_logs import JobLog, NewLines
 from ojster.jobs.messages import Acknowledgement, FailureReport, LeaseReport, Progress, Release, hand_back
 from ojster.jobs.middleware import EnqueueMiddleware, MiddlewareChain
 from ojster.jobs.new_job import NewJob
-from ojster.jobs.preparation import Preparation, Preparations
+from ojster.jobs.preparation import Preparation, Preparations, log_warnings
 from ojster.jobs.push import Pushed, push
 from ojster.jobs.queries import JobPage, Page
 from ojster.jobs.scope import CapabilityService, Scope, accepted, merged
@@ -41,8 +40,6 @@ from ojster.jobs.transitions import ChangedJob
 from ojster.jobs.wire import JobIds
 from ojster.storage.call import LongPoll, TransactionFunction, has_arrived
 from ojster.storage.wakeups import FINISHED, job_topic
-
-log = logging.getLogger(__name__)
 
 W = TypeVar("W", bound=LeaseReport)
 
@@ -113,9 +110,7 @@ class JobService(CapabilityService, JobCalls):
         is_one = len(requests) == 1
         jobs = [await self.prepare(requests[0])] if is_one else await (await self.preparation()).jobs(requests)
         pushed = accepted((await self.database.run_many(push, (jobs,), len(jobs)))[0])  # as in push, a coroutine less
-        for job in jobs:
-            for warning in job.warnings:
-                log.warning("the job %s: %s", job.id, warning)
+        log_warnings(jobs)
         return pushed
 
     async def fetch(self, request: Claim, wait: float = 0.0) -> list[Job]:
