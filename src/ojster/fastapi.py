@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from inspect import signature
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from fastapi.responses import Response, StreamingResponse
 
 from ojster.api.app import App
 from ojster.core.errors import Conflict, NotFound
+from ojster.core.ids import is_job_id
 from ojster.core.job import Job
 from ojster.core.states import FINISHED
 from ojster.core.values import check_options
@@ -107,14 +109,7 @@ def job_router(jobs: App, *, types: Collection[str] | None = None, dependencies:
     """
     router = APIRouter(dependencies=list(dependencies), tags=["jobs"])
 
-    async def find(id: str, wait: float = 0.0) -> Job:
-        try:
-            job = await jobs.client().jobs.wait_for(id, wait) if wait else await jobs.client().jobs.find(id)
-        except NotFound as error:
-            raise HTTPException(404, error.message) from None
-        if types is not None and job.type not in types:
-            raise HTTPException(404, f"The job {id[:80]!r} does not exist.")
-        return job
+    find = partial(_find, jobs, types)
 
     @router.get("/{id}")
     async def show(id: str) -> Response:
@@ -154,3 +149,17 @@ def job_router(jobs: App, *, types: Collection[str] | None = None, dependencies:
 def _encoded(job: Job) -> bytes:
     shown = info_of(job)
     return msgspec.json.encode({name: getattr(shown, name) for name in _SHOWN})
+
+
+async def _find(jobs: App, types: Collection[str] | None, id: str, wait: float = 0.0) -> Job:
+    """Return a job of some types (``None``: of all), after ``wait`` seconds unless it has finished."""
+    absent = HTTPException(404, f"There is no job {id[:80]}.")
+    if not is_job_id(id):  # the beginning of an id is a time, which is easy to guess
+        raise absent
+    try:
+        job = await jobs.client().jobs.wait_for(id, wait) if wait else await jobs.client().jobs.find(id)
+    except NotFound:
+        raise absent from None
+    if types is not None and job.type not in types:
+        raise absent
+    return job

@@ -79,6 +79,20 @@ def test_a_router_tells_only_of_its_types_and_only_to_whom_it_may(app: App) -> N
     assert msgspec.json.decode(line.removeprefix("data: "))["state"] == "cancelled"
 
 
+def test_a_router_tells_of_no_job_by_the_beginning_of_its_id(app: App) -> None:
+    @app.job("open")
+    def open_() -> None: ...
+
+    site = fastapi.FastAPI()
+    site.include_router(job_router(app), prefix="/jobs")
+    client = TestClient(site)
+    one, _ = (handle.id for handle in open_.enqueue_many([(), ()]))
+    for path in (one[:8], one[:-1], f"{one[:-1]}/events"):  # many jobs begin so, or one
+        assert client.get(f"/jobs/{path}").status_code == 404
+    assert client.delete(f"/jobs/{one[:8]}").status_code == 404
+    assert client.get(f"/jobs/{one}").json()["state"] == "available"
+
+
 def test_each_job_has_a_context_of_flask_of_its_own() -> None:
     jobs = App("sqlite:///unused.db")
     left: list[str] = []
