@@ -75,6 +75,8 @@ class Eager(TestCase):
             with self.assertRaises(TaskResultDoesNotExist):
                 backend.get_result(told.id)
         assert backend.get_result(told.id).return_value == {"told": "Ada", "attempt": 1}
+        with self.assertRaises(TaskResultDoesNotExist):  # the beginning of an id is easy to guess
+            backend.get_result(told.id[:-1])
         backend.app.close()
 """
 
