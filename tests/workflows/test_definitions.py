@@ -200,3 +200,13 @@ async def test_definitions_of_tenants_are_their_own(bench: Bench) -> None:
         await service.workflows.create(members(definition="gist", target="t", params={"what": "x"}))
     with pytest.raises(Duplicate):
         await acme.workflows.create(members(definition="gist", target="t", params={"what": "x"}))
+
+
+async def test_a_definition_has_the_name_that_its_tenant_gave(bench: Bench) -> None:
+    acme = bench.service.as_(Caller("acme"))
+    made = await acme.definitions.create("gist", members(**BODY, params_schema=SCHEMA))
+    changed = await acme.definitions.update("gist", members(**BODY | {"steps": STEPS[1:]}, params_schema=SCHEMA))
+    found = await acme.definitions.find(Named("gist"))
+    assert [one.name for one in (made, changed, found, *await acme.definitions.all())] == ["gist"] * 4
+    with pytest.raises(SchemaViolation, match="do not match the definition 'gist'"):
+        await acme.workflows.create(members(definition="gist"))

@@ -11,7 +11,6 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from ojster.core.calls import Single
 from ojster.core.property_values import Property
-from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.core.wire import Count, Json, PaginationBody, Timestamp
 from ojster.workflows.definition import Definition
@@ -233,7 +232,7 @@ class DefinitionInfo(Struct):
 def show_definition(definition: Definition) -> DefinitionInfo:
     """Return the JSON form of a version of a definition."""
     return DefinitionInfo(
-        called(definition.name),
+        definition.name,
         definition.version,
         Raw(definition.body),
         definition.hashes,

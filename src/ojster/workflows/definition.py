@@ -19,6 +19,7 @@ from ojster.core.json_objects import MAX_NESTING_DEPTH, Members, is_same_json, r
 from ojster.core.json_schema import compile_schema
 from ojster.core.parsing import read_value
 from ojster.core.refusals import SchemaViolation
+from ojster.core.tenant import called
 from ojster.jobs.policy_wire import parse_retry_policy
 from ojster.jobs.retry import RetryPolicy
 from ojster.workflows.locks import compile_lock
@@ -260,7 +261,7 @@ def check_params(definition: Definition, params: bytes) -> None:
     if problems:
         shown = [problem.replace("args", "params", 1) for problem in problems]
         raise SchemaViolation(
-            f"The parameters do not match the definition {definition.name!r}: " + "; ".join(shown),
+            f"The parameters do not match the definition {called(definition.name)!r}: " + "; ".join(shown),
             field="params",
             violations=shown,
         )

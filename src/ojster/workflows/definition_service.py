@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ojster.core.json_objects import Members, without_nulls
-from ojster.core.tenant import NOBODY, split
+from ojster.core.tenant import NOBODY, called, split
 from ojster.jobs.scope import CapabilityService, accepted
 from ojster.workflows import definitions
 from ojster.workflows.definition import Definition, read_definition
@@ -27,7 +27,8 @@ class DefinitionService(CapabilityService):
         Duplicate
             A definition with this name exists.
         """
-        return await self.scope.do(definitions.create_definitions, await self._read_definition(name, members))
+        definition = await self._read_definition(name, members)
+        return _for_its_tenant(await self.scope.do(definitions.create_definitions, definition))
 
     async def update(self, name: str, members: Members) -> Definition:
         """Add a version to a definition, unless the latest is the same; return the latest.
@@ -39,7 +40,8 @@ class DefinitionService(CapabilityService):
         NotFound
             The definition does not exist.
         """
-        return await self.scope.do(definitions.update_definitions, await self._read_definition(name, members))
+        definition = await self._read_definition(name, members)
+        return _for_its_tenant(await self.scope.do(definitions.update_definitions, definition))
 
     async def _read_definition(self, name: str, members: Members) -> Definition:
         self.scope.need_all_queues("A definition")
@@ -63,13 +65,13 @@ class DefinitionService(CapabilityService):
         """
         self.scope.need_all_queues("A definition")
         which = msgspec.structs.replace(which, name=self.scope.named(which.name))
-        return await self.scope.look(definitions.find_definitions, which)
+        return _for_its_tenant(await self.scope.look(definitions.find_definitions, which))
 
     async def all(self) -> list[Definition]:
         """Return the latest versions of all definitions, by name."""
         self.scope.need_all_queues("A definition")
         stored = await self.database.read(definitions.list_definitions, None)
-        return [definition for definition in stored if self.scope.sees(split(definition.name)[0])]
+        return [_for_its_tenant(definition) for definition in stored if self.scope.sees(split(definition.name)[0])]
 
     async def delete(self, what: DefinitionDeletion) -> None:
         """Delete a definition with all its versions.
@@ -85,3 +87,7 @@ class DefinitionService(CapabilityService):
         await self.scope.do(
             definitions.delete_definitions, msgspec.structs.replace(what, name=self.scope.named(what.name))
         )
+
+
+def _for_its_tenant(definition: Definition) -> Definition:
+    return msgspec.structs.replace(definition, name=called(definition.name))

@@ -131,7 +131,8 @@ class WorkflowService(WorkflowReading):
         """Return the members of a workflow that starts from a definition, and the start with its resolved version."""
         start = read_start(members)
         definition = await self._definitions.find(Named(start.definition, start.definition_version))
-        return from_definition(definition, start, members)
+        whole, start = from_definition(definition, start, members)
+        return whole, msgspec.structs.replace(start, definition=self.scope.named(start.definition))
 
     async def create(self, members: Members) -> WorkflowInfo:
         """Create a workflow, and start it unless it is scheduled.

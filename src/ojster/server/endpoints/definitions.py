@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 
 from ojster.core.errors import InvalidRequest
-from ojster.core.tenant import called
 from ojster.core.wire import DeletedAnswer
 from ojster.server.answer import Answer, encode
 from ojster.server.pages import flag, object_of, offset_page_of, offset_pagination
@@ -27,7 +26,7 @@ async def create_definition(request: HttpRequest) -> Answer:
     except msgspec.ValidationError:
         raise InvalidRequest("The 'name' of a definition must be a string.", field="name") from None
     made = await request.service.definitions.create(name, members)
-    return _answer(made, 201, (location("definitions", called(made.name)),))
+    return _answer(made, 201, (location("definitions", made.name),))
 
 
 async def list_definitions(request: HttpRequest) -> Answer:
@@ -38,7 +37,7 @@ async def list_definitions(request: HttpRequest) -> Answer:
     limit, offset = offset_page_of(request.query)
     definitions = await request.service.definitions.all()
     if (name := request.query.get("name")) is not None:
-        definitions = [definition for definition in definitions if called(definition.name) == name]
+        definitions = [definition for definition in definitions if definition.name == name]
     if wanted := object_of(request.query, "metadata"):
         definitions = [definition for definition in definitions if has_metadata(definition, wanted)]
     shown = [show_definition(definition) for definition in definitions[offset : offset + limit]]
