@@ -136,6 +136,15 @@ async def test_bulk_operations_report_each_refused_job(client: Client) -> None:
     assert isinstance(refusal, Conflict)
 
 
+async def test_all_dead_letters_are_run_again_at_once(client: Client) -> None:
+    ends = ({"max_attempts": 1, "on_exhaustion": end} for end in ("dead_letter", "discard"))
+    await client.jobs.enqueue([request("t", retry=end) for end in ends])
+    jobs = await client.jobs.fetch(Claim(("default",), 2))
+    await client.jobs.fail([FailureReport(job.id, Failure("X", "no")) for job in jobs])
+    found = await client.bulk.sweep(Action.RETRY, JobFilter(dead=True))
+    assert found.items == [(jobs[0].id, None)]
+
+
 async def test_a_history_can_be_asked_for(client: Client, service: Service) -> None:
     await client.jobs.enqueue([request("t")])
     (job,) = await client.jobs.fetch(Claim(("default",), worker_id="w"))

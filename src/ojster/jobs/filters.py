@@ -291,6 +291,7 @@ _MEMBERS: Final[FilterMembers] = {
     "finished_after": ("finished_after", read_moment, None),
     "finished_before": ("finished_before", read_moment, None),
     "older_than": ("finished_before", read_moment, None),
+    "dead": ("dead", read_flag, None),
     "internal": ("internal", read_flag, None),
 }
 """Members of job filters."""
