@@ -6,16 +6,27 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import pytest
+from msgspec import Raw
 
 from ojster.collections.items import NewItem, Where
 from ojster.core.errors import InvalidRequest
+from ojster.jobs.bulk import Action
+from ojster.jobs.filter_walk import JobFilter
+from ojster.jobs.queries import Page
 from ojster.service import Service
+from ojster.workflows.broadcast import Broadcast
+from ojster.workflows.flow import FlowMessage
 from tests.conftest import Bench
-from tests.options.scenes import server
+from tests.options.scenes import UNKNOWN, server
 
 pytestmark = pytest.mark.anyio
 
 Made = Callable[[Service], Awaitable[Any]]
+
+
+async def _list(service: Service, order: str) -> Any:
+    return await service.jobs.select(JobFilter(), Page(sort=order))
+
 
 REFUSED: Final[dict[str, tuple[Made, str]]] = {
     "a mode that does not exist": (
@@ -45,6 +56,54 @@ REFUSED: Final[dict[str, tuple[Made, str]]] = {
     "too many ids": (
         lambda service: service.jobs.results(["x"] * 1_001),
         ": Expected `array` of length <= 1000.",
+    ),
+    "a sweep that enqueues": (
+        lambda service: service.bulk.sweep(Action.ENQUEUE, JobFilter(queue="a")),
+        "Unknown action 'enqueue'. Use one of cancel, delete, retry.",
+    ),
+    "a part of a sweep that enqueues": (
+        lambda service: service.bulk.sweep_part(Action.ENQUEUE, JobFilter(queue="a"), None),
+        "Unknown action 'enqueue'. Use one of cancel, delete, retry.",
+    ),
+    "an order that does not exist": (
+        lambda service: _list(service, "size"),
+        "Unknown sort 'size'. Use one of attempt, changed_at, created_at, priority, scheduled_at.",
+    ),
+    "a member of a rule that does not exist": (
+        lambda service: service.fleet.change_rule("w", {"types": ("a",)}),
+        "Unknown member 'types'. Use one of allowed, allowed_types, denied, denied_types, enabled, provides, reason.",
+    ),
+    "a member of a rule that is malformed": (
+        lambda service: service.fleet.change_rule("w", {"enabled": "no"}),
+        "'members': Expected `bool`, got `str` - at `$.enabled`.",
+    ),
+    "a type in a rule that is none": (
+        lambda service: service.fleet.change_rule("w", {"denied": ("a b",)}),
+        "'a b' in 'denied_types' is not a job type or a prefix such as 'mail.*'.",
+    ),
+    "a definition that is not JSON": (
+        lambda service: service.workflows.create({"definition": Raw(b"nope")}),
+        "JSON is malformed: invalid character",
+    ),
+    "a message without a name": (
+        lambda service: service.flows.send(FlowMessage(UNKNOWN, "", b"1")),
+        "'message': Expected `str` of length >= 1 - at `$.name`.",
+    ),
+    "a message with an empty key": (
+        lambda service: service.flows.send(FlowMessage(UNKNOWN, "a", b"1", None, "")),
+        "'message': Expected `str` of length >= 1 - at `$.idempotency_key`.",
+    ),
+    "a broadcast without a name": (
+        lambda service: service.flows.broadcast(Broadcast("", "a", b"1")),
+        "'item': Expected `str` of length >= 1 - at `$.name`.",
+    ),
+    "an update without a name": (
+        lambda service: service.flows.update(UNKNOWN, "", []),
+        "'name' is '': Expected `str` of length >= 1.",
+    ),
+    "too long a wait": (
+        lambda service: service.flows.update(UNKNOWN, "a", [], wait_ms=60_001),
+        "'wait_ms' is 60001: Expected `int` <= 60000.",
     ),
 }
 
@@ -79,3 +138,9 @@ async def test_text_that_cannot_be_stored_is_refused(
     if call is _add and bench.service.database.kind != "sqlite":
         with pytest.raises(InvalidRequest, match=r"U\+0000 cannot be stored: 'a\\x00b'"):
             await call(bench, "a\0b")
+
+
+async def test_a_filter_with_no_queue_at_all_has_no_such_condition(bench: Bench) -> None:
+    await bench.push("t", queue="a")
+    page = await bench.service.jobs.select(JobFilter(queue=()))
+    assert [job.queue for job in page.jobs] == ["a"]

@@ -55,6 +55,8 @@ class RunMessages:
 
         Raises
         ------
+        InvalidRequest
+            The name or the key is empty, longer than 255 characters, or the name begins with ``!``.
         NotFound, Conflict
             The step does not exist; there is no flow, or it has ended; or 10,000 messages wait for it.
         PayloadTooLarge, TypeError

@@ -9,11 +9,13 @@ import msgspec
 
 from ojster.core.errors import Forbidden, InvalidRequest
 from ojster.core.job import Job
+from ojster.core.parsing import check_bounds
 from ojster.core.tenant import called, split
 from ojster.fleet import lost_workers, unrunnable, worker_rules, workers
 from ojster.fleet.calls import FleetCalls
 from ojster.fleet.lost_workers import LostWorker
 from ojster.fleet.unrunnable import Unrunnable
+from ojster.fleet.wire import WorkerRuleBody
 from ojster.fleet.worker_rule import WorkerRule
 from ojster.fleet.workers import Heartbeat, HeartbeatResponse, KnownWorker, Leave
 from ojster.jobs.scope import CapabilityService, Scope
@@ -171,10 +173,12 @@ class FleetService(CapabilityService, FleetCalls):
         Raises
         ------
         InvalidRequest
-            Types are denied that an allow list leaves out or takes anyway.
+            A member is unknown or malformed, or types are denied that an allow list leaves out or takes anyway.
         """
         self.scope.need_all_queues("A rule for a worker")
-        change = worker_rules.RuleChange(self.scope.named(worker_id), dict(members))
+        body = WorkerRuleBody.of(members)
+        check_bounds("members", body, WorkerRuleBody)
+        change = worker_rules.RuleChange(self.scope.named(worker_id), dict(body.arguments(0)["members"]))
         rule = await self.scope.do(worker_rules.change_rules, change)
         return msgspec.structs.replace(rule, id=called(rule.id))
 

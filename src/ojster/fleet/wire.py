@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ojster.core.calls import Arguments
 from ojster.core.declared_options import Places, described_by
+from ojster.core.parsing import refuse_unknown
 from ojster.core.wire import FromWorker, Identifier, JobTypes, Json, Milliseconds
 from ojster.fleet.requirements import idle_capabilities
 from ojster.fleet.worker_rule import WorkerRule, read_rule_members
@@ -79,8 +80,10 @@ class WorkerRuleBody(Arguments, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, members: Mapping[str, Any]) -> Self:
-        names = {"allowed": "allowed_types", "denied": "denied_types"}
-        return cls(**{names.get(name, name): value for name, value in members.items()})
+        names = {name: name for name in cls.__struct_fields__} | {"allowed": "allowed_types", "denied": "denied_types"}
+        for name in members:
+            refuse_unknown("member", name, names)
+        return cls(**{names[name]: value for name, value in members.items()})
 
     def arguments(self, now: int) -> Mapping[str, Any]:
         changed = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not UNSET}

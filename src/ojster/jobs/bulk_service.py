@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from ojster.core.errors import Conflict, Forbidden, InvalidRequest, OjsterError
+from ojster.core.parsing import refuse_unknown
 from ojster.jobs import bulk as bulks
 from ojster.jobs import idempotency
 from ojster.jobs.bulk import ALLOWED_STATES, DEFAULT_STATES, Action, Bulk, KeyedPush, Summary
@@ -117,7 +118,7 @@ class BulkService(CapabilityService):
         Raises
         ------
         InvalidRequest
-            The filter is empty, or the action is not allowed in one of the chosen states.
+            The filter is empty, or the action is ``enqueue``, or not allowed in one of the chosen states.
         """
         chosen, batch = self._checked(action, chosen)
         sweep = await sweep_all(self.database, _COURSE, chosen, batch, dry_run=dry_run)
@@ -136,7 +137,7 @@ class BulkService(CapabilityService):
         Raises
         ------
         InvalidRequest
-            The filter is empty, or the action is not allowed in one of the chosen states.
+            The filter is empty, or the action is ``enqueue``, or not allowed in one of the chosen states.
         """
         chosen, batch = self._checked(action, chosen)
         sweep = await sweep_part(self.database, _COURSE, chosen, batch, position)
@@ -146,6 +147,7 @@ class BulkService(CapabilityService):
 
     def _checked(self, action: Action, chosen: JobFilter) -> tuple[JobFilter, SweepBatch]:
         """Return the filter of a sweep, within the caller's scope, and its batches without ids."""
+        refuse_unknown("action", action, ALLOWED_STATES)
         narrowing(chosen)
         states = chosen.states or DEFAULT_STATES[action]
         if wrong := [state for state in states if state not in ALLOWED_STATES[action]]:

@@ -116,7 +116,7 @@ class JobFilter(msgspec.Struct, frozen=True):
     def hides_internal(self) -> bool:
         """Whether jobs of Ojster's own work are left out."""
         names_own = any(type.startswith(OWN_TYPES) for type in values_of(self.type))
-        return self.queue is None and not self.internal and not names_own
+        return not (values_of(self.queue) or self.internal) and not names_own
 
     @property
     def is_searched(self) -> bool:

@@ -224,9 +224,8 @@ def _count_by_state(tx: Transaction, chosen: JobFilter) -> int:
 
 def _names_of_counts(chosen: JobFilter) -> tuple[str, dict[str, Any]]:
     """Return the condition on the queue names of ``job_counts`` that covers the filter, and its parameters."""
-    if chosen.queue is not None:
-        queues = {f"name_{place}": name for place, name in enumerate(values_of(chosen.queue))}
-        own = {key: qualify(chosen.tenant or "", name) for key, name in queues.items()}
+    if queues := values_of(chosen.queue):
+        own = {f"name_{place}": qualify(chosen.tenant or "", name) for place, name in enumerate(queues)}
         return f"queue IN (:{', :'.join(own)})", own
     first, end = names_of(chosen.tenant) if chosen.tenant else (NO_TENANT_START, NO_TENANT_END)
     names, bounds = "queue >= :first AND queue < :end", {"first": first, "end": end}

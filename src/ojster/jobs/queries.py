@@ -14,7 +14,7 @@ import msgspec
 from ojster.core.errors import Conflict, NotFound, OjsterError
 from ojster.core.ids import MOST_IDS_COMPARED, ids_beginning_with, is_job_id
 from ojster.core.job import Job
-from ojster.core.parsing import Bounded, PageLimit, PageOffset
+from ojster.core.parsing import Bounded, PageLimit, PageOffset, refuse_unknown
 from ojster.core.tenant import NO_TENANT_END, NO_TENANT_START, called, names_of
 from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
@@ -52,6 +52,10 @@ class Page(Bounded, frozen=True):
     ascending: bool = False
     is_bounded: bool = False
     is_counted: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_unknown("sort", self.sort, _KEYS)
 
     @property
     def is_by_arrival(self) -> bool:

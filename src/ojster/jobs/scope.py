@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -11,6 +12,7 @@ from ojster.core.access import Access
 from ojster.core.access import Operation as Allowed
 from ojster.core.errors import Forbidden, OjsterError, TenantMissing
 from ojster.core.json_objects import Members
+from ojster.core.printable import refuses_surrogates
 from ojster.core.settings import ServiceSettings
 from ojster.core.tenant import NOBODY, qualify
 from ojster.jobs import queries
@@ -283,7 +285,13 @@ class Scope:
 
 
 class CapabilityService:
-    """The calls of one capability, in one scope."""
+    """The calls of one capability, in one scope. They refuse text that cannot be stored."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name, call in list(vars(cls).items()):
+            if inspect.iscoroutinefunction(call) and not name.startswith("_"):
+                setattr(cls, name, refuses_surrogates(call))
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope

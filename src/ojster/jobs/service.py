@@ -14,6 +14,7 @@ from ojster.core.errors import BackendUnavailable, Forbidden, NotFound, OjsterEr
 from ojster.core.job import Job
 from ojster.core.json_objects import Members, read_members
 from ojster.core.parsing import check_bounds
+from ojster.core.printable import refuses_surrogates
 from ojster.core.queue_names import names_heard
 from ojster.core.states import FINISHED as FINISHED_STATES
 from ojster.core.tenant import DEFAULT_TENANT, qualify
@@ -117,6 +118,7 @@ class JobService(CapabilityService, JobCalls):
         """Hand out jobs (FETCH). If there are none, wait for one: ``wait`` seconds, at most ``MAX_WAIT_SECONDS``."""
         return await self._fetch(request, wait)
 
+    @refuses_surrogates
     async def _fetch(self, request: Claim, wait: float = 0.0, *, joins: bool = False) -> list[Job]:
         """Hand out jobs. ``joins``: in the transaction of the call that was just made."""
         waits = wait > 0 and not self.database.draining

@@ -10,6 +10,7 @@ from msgspec import Struct
 from ojster.core.calls import SET_BY_SERVICE
 from ojster.core.durations import DAY
 from ojster.core.tenant import NOBODY
+from ojster.core.wire import Identifier
 
 MAX_LOOK_BACK: Final = 7 * DAY
 """Time for which broadcasts are kept, and longest look-back of a flow, in microseconds."""
@@ -41,10 +42,10 @@ class Broadcast(Struct, frozen=True):
         The tenant whose flows get it.
     """
 
-    name: str
-    key: str
+    name: Identifier
+    key: Identifier
     data: bytes
-    idempotency_key: str | None = None
+    idempotency_key: Identifier | None = None
     by: Annotated[str | None, SET_BY_SERVICE] = None
     tenant: Annotated[str, SET_BY_SERVICE] = NOBODY
 

@@ -153,7 +153,7 @@ def read_start(members: Members) -> Start:
     start_members = {name: members[name] for name in START_MEMBERS & members.keys()}
     try:
         start = msgspec.json.decode(msgspec.json.encode(start_members), type=Start)
-    except msgspec.ValidationError as error:
+    except msgspec.DecodeError as error:
         raise InvalidRequest(f"{error}.", field="definition") from None
     if start.target is not None and not 0 < len(start.target) <= LONGEST_TARGET:
         raise InvalidRequest(f"The target must have 1 to {LONGEST_TARGET} characters.", field="target")

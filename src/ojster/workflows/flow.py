@@ -329,10 +329,10 @@ class FlowMessage(Struct, frozen=True):
     """
 
     workflow_id: str
-    name: str
+    name: Identifier
     data: bytes
     step: str | None = None
-    idempotency_key: str | None = None
+    idempotency_key: Identifier | None = None
     by: str | None = None
     tenant: str | None = None
 

@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from ojster.core.access import DEQUEUE, ENQUEUE
 from ojster.core.calls import Call, Calls
+from ojster.core.wire import Identifier
 from ojster.workflows.broadcast import Broadcast
 from ojster.workflows.flow import MAX_WAIT_MS, FlowMessage, FlowRecords, FlowUpdate, Turn
 from ojster.workflows.flow_wire import (
@@ -74,11 +75,11 @@ class FlowCalls(Calls):
     async def update(
         self,
         workflow_id: str,
-        name: str,
+        name: Identifier,
         args: list[Any],
         step: str | None = None,
-        idempotency_key: str | None = None,
-        wait_ms: int = 0,
+        idempotency_key: Identifier | None = None,
+        wait_ms: WaitMs = 0,
     ) -> FlowUpdate:
         """Ask a flow for something, and wait for its answer: an update, which the flow handles while it runs."""
 

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET
 
 from ojster.core.errors import InvalidRequest, NotFound, OjsterError, PayloadTooLarge
-from ojster.core.parsing import read_value
+from ojster.core.parsing import check_bounds, read_value
 from ojster.core.tenant import NOBODY
 from ojster.jobs.scope import CapabilityService, accepted
 from ojster.workflows.broadcast import Broadcast
@@ -90,12 +90,13 @@ class FlowService(CapabilityService, FlowCalls):
         Raises
         ------
         InvalidRequest
-            The name begins with ``!``.
+            The name or the idempotency key is empty or too long, or the name begins with ``!``.
         NotFound, Conflict
             The workflow or the step does not exist, is no flow, or has ended; or too many messages wait.
         PayloadTooLarge
             The message is larger than 256 KiB.
         """
+        check_bounds("message", message, FlowMessage)
         _check_name(message.name)
         await self._send(message)
         return message.workflow_id
