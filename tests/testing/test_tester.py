@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pydantic
 import pytest
@@ -566,3 +567,29 @@ def test_jobs_whose_retention_ends_while_others_are_retried_are_told_of(jobs: Jo
     done = jobs.drain(check=False)
     assert "fine" in [one.type for one in done.completed]
     assert [one.type for one in done.failed] == ["fails"]
+
+
+@pytest.mark.parametrize("way", ["drain", "eager"])
+@pytest.mark.parametrize(
+    "needed",
+    [
+        {"requires": {"region": "eu", "memory_mb": 4096, "ssd": True}},
+        {"resources": {"gpu_type": "nvidia-a100", "gpu_count": 4, "memory_gb": 256}},
+    ],
+    ids=["requires", "resources"],
+)
+def test_a_job_gets_whatever_it_requires(needed: dict[str, Any], way: str) -> None:
+    tested = App("sqlite:///nowhere.db")
+
+    @tested.job("train", **needed)
+    def train(number: int) -> int:
+        return 2 * number
+
+    if way == "eager":
+        with tested.eager():
+            assert [train.enqueue(number).result(timeout=0) for number in (1, 2)] == [2, 4]
+        return
+    with JobTester(tested) as jobs:
+        handles = [train.enqueue(number) for number in (1, 2)]
+        assert jobs.drain(concurrency=2).attempts == 2
+        assert [handle.result(timeout=0) for handle in handles] == [2, 4]

@@ -15,6 +15,7 @@ from ojster.core.job import Job
 from ojster.core.public_settings import Settings, in_microseconds
 from ojster.core.states import JobState
 from ojster.files.store import MemoryStore
+from ojster.fleet.requirements import ALL
 from ojster.handlers.register import HandlerRegister
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.queries import Page
@@ -203,7 +204,7 @@ class InMemory:
         while queues := await self._queues_with_jobs():
             before = len(attempts)
             worker = Worker(self.app, queues=queues, concurrency=concurrency, children=None, prefetch=0)
-            worker.on_end = ended
+            worker.on_end, worker.provided = ended, ALL
             self._depth += 1
             try:
                 await worker.run(until_empty=True)

@@ -127,7 +127,8 @@ class Match:
         self._provided = provided
         self._budgets = budgets
         self._held: list[dict[str, str]] = []
-        self._free: dict[str, float] = {name: provided.amount(name) for name in provided.facts}
+        self._used: dict[str, float] = {}
+        """What the jobs that the worker holds use of its resources, by name."""
         self._kinds: dict[tuple[str, str], list[tuple[str, Needs]]] = {}
         # Two claims for one worker would both fill the same resources. The other one serves the worker: do not wait.
         self._is_elsewhere = worker_id is not None and bool(tx.lock_keys({f"worker:{worker_id}"}))
@@ -139,7 +140,7 @@ class Match:
     def _hold(self, type: str, queue: str, needs: Needs | None) -> None:
         self._held.append({"job_type": type, "queue": queue})
         for name, amount in needs.used if needs is not None else ():
-            self._free[name] = self._free.get(name, 0.0) - amount
+            self._used[name] = self._used.get(name, 0.0) + amount
 
     def kinds(self, queue: str, tenant: str) -> list[tuple[str, Needs]]:
         """Return the requirements of waiting jobs in a queue that the worker's capabilities meet, with their keys."""
@@ -187,7 +188,7 @@ class Match:
         """Return the number of jobs with these requirements that may start beside those that the worker holds."""
         if any(condition.holds((job[condition.key],)) for condition in needs.apart for job in self._held):
             return 0
-        left = (self._free.get(name, 0.0) / amount for name, amount in needs.used)
+        left = ((self._provided.amount(name) - self._used.get(name, 0.0)) / amount for name, amount in needs.used)
         room = int(min((UNLIMITED, *left)))
         budget = self._budgets.get(queue)
         return max(0, room if budget is None else min(room, budget.room(needs)))

@@ -154,6 +154,21 @@ class ProvidedFacts(msgspec.Struct, frozen=True):
         )
 
 
+class AllFacts(ProvidedFacts, frozen=True):
+    """Whatever a job requires, in any amount: what stands in for all workers in a test provides it."""
+
+    def meets(self, needs: Needs) -> bool:
+        """Return true."""
+        return True
+
+    def amount(self, name: str) -> float:
+        """Return infinity."""
+        return math.inf
+
+
+ALL: Final = AllFacts({"all": ("true",)})
+"""The capabilities of what stands in for all workers."""
+
 NOTHING: Final = ProvidedFacts()
 """The capabilities of a worker that reports none."""
 

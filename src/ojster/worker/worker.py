@@ -23,7 +23,7 @@ from ojster.core.ids import new_id
 from ojster.core.job import Job
 from ojster.core.values import to_seconds
 from ojster.core.wire import Identifier
-from ojster.fleet.requirements import check_capabilities
+from ojster.fleet.requirements import ProvidedFacts, check_capabilities
 from ojster.fleet.workers import Heartbeat
 from ojster.handlers.context import JobContext
 from ojster.handlers.register import HandlerRegister
@@ -92,8 +92,7 @@ class Worker:
         Fairness between the queues. The default is strict: the first queue that has a job is served; it is round-robin
         if no queues are given.
     pool:
-        The pool that the worker joins; none by default. If it is configured, it determines the queues and their
-        fairness.
+        The pool that the worker joins; none by default. If configured, it determines the queues and their fairness.
     capabilities:
         Resources for jobs with requirements: ``gpu``, ``memory_gb``, ``labels``, …; none by default.
     code:
@@ -140,6 +139,8 @@ class Worker:
     """Called with each ended job, its outcome (``None`` if it was stopped), and its run time in seconds."""
     on_beat: Callable[[], None] | None = None
     """Called after each heartbeat that the server has answered."""
+    provided: ProvidedFacts | None = None
+    """What the worker provides to jobs instead of its capabilities, which the server knows from its heartbeats."""
 
     @checks_options
     def __init__(
@@ -334,7 +335,7 @@ class Worker:
                 continue
             wait = check.wait if until_empty else MAX_POLL_SECONDS
             was_idle = until_empty and self._is_idle  # else what is reported meanwhile may make jobs available
-            request = Claim(self.queues, wanted, self.id, round(self.lease * 1e6), self.sharing)
+            request = Claim(self.queues, wanted, self.id, round(self.lease * 1e6), self.sharing, None, self.provided)
             self._fetching = asyncio.create_task(self._outbox.fetch(client, request, wait, max(1, room), self._known))
             try:
                 jobs = await self._fetching
