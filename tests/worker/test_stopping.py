@@ -35,8 +35,10 @@ async def test_a_branch_starts_when_the_handler_has_really_stopped(app: App, kin
     running = asyncio.Event()
 
     @app.job("coroutine")
-    async def coroutine() -> None:
+    async def coroutine(context: JobContext) -> None:
         running.set()
+        if end == "timeout":
+            exhaust_time(context)
         try:
             await asyncio.sleep(LIMIT)
         finally:
@@ -46,6 +48,8 @@ async def test_a_branch_starts_when_the_handler_has_really_stopped(app: App, kin
     @app.job("thread")
     def thread(context: JobContext) -> None:
         loop.call_soon_threadsafe(running.set)
+        if end == "timeout":
+            exhaust_time(context)
         context.wait_cancelled(LIMIT)
         context.wait_cancelled(0.2)
         seen.append("stopped")
@@ -54,7 +58,7 @@ async def test_a_branch_starts_when_the_handler_has_really_stopped(app: App, kin
     def tidy() -> None:
         seen.append("tidied")
 
-    limit = 1 if end == "timeout" else None
+    limit = LIMIT if end == "timeout" else None
     once = Retry(max_attempts=1)
     steps = {
         "thread": thread.using(retry=once, timeout=limit).s(),
@@ -230,17 +234,18 @@ async def test_a_handler_may_return_a_partial_result_in_its_grace_period(
 
 
 async def test_a_timeout_does_not_end_the_cleanup_of_a_cancelled_handler(app: App) -> None:
-    seen: list[str] = []
+    seen: list[float | None] = []
     running = asyncio.Event()
 
-    @app.job("slow", timeout=1)
-    async def slow() -> None:
+    @app.job("slow", timeout=LIMIT)
+    async def slow(context: JobContext) -> None:
         running.set()
         try:
             await asyncio.sleep(LIMIT)
         finally:
-            await asyncio.sleep(1.2)  # beyond the timeout
-            seen.append("cleaned up")
+            await asyncio.sleep(0.1)
+            assert context.time_limit is not None
+            seen.append(context.time_limit.when())
 
     job = await slow.aenqueue()
     worker = Worker(app)
@@ -255,6 +260,7 @@ async def test_a_timeout_does_not_end_the_cleanup_of_a_cancelled_handler(app: Ap
     finally:
         worker.stop(0)
         await working
+    assert seen == [None]
 
 
 async def test_two_attempts_of_a_job_never_run_at_the_same_time_in_one_process(
