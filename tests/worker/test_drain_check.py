@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -35,6 +36,20 @@ async def test_all_steps_of_a_large_group_run(shared_url: str, monkeypatch: pyte
     await app.aclose()
 
 
+async def test_all_cron_jobs_are_registered_before_a_worker_without_jobs_ends(shared_url: str) -> None:
+    app = App(shared_url)
+    names = {f"nightly-{number}" for number in range(50)}
+    for name in names:
+
+        @app.cron("0 5 * * *")
+        @app.job(name)
+        async def nightly() -> None: ...
+
+    await Worker(app).run(until_empty=True)
+    assert {cron.name for cron in await app.client().schedules.all()} >= names
+    await app.aclose()
+
+
 class Maintenance:
     def __init__(self, *answers: bool | Exception) -> None:
         self._answers = list(answers)
@@ -47,7 +62,9 @@ class Maintenance:
 
 
 def drain_check(maintenance: Any) -> DrainCheck:
-    check = DrainCheck(None)  # type: ignore[arg-type]
+    registered = asyncio.get_running_loop().create_future()
+    registered.set_result(None)
+    check = DrainCheck(None, registered)  # type: ignore[arg-type]
     check._maintenance = maintenance
     return check
 

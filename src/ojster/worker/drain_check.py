@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from ojster.client.interface import Client
@@ -19,9 +20,12 @@ class DrainCheck:
     ----------
     client:
         Where the worker fetches jobs.
+    registering:
+        The registration of what the application declares. Nothing is over before it has ended.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, registering: asyncio.Future[None]) -> None:
+        self._registering = registering
         self._maintenance = client.maintenance if isinstance(client, Service) else None
         self._is_next = False
 
@@ -38,6 +42,9 @@ class DrainCheck:
         """Start what is left of large workflows; return whether nothing was, and this fetch was the last one."""
         if self._is_next:
             return True
+        if not self._registering.done():
+            await asyncio.wait((self._registering,), timeout=DRAIN_CHECK_SECONDS)
+            return False
         try:
             self._is_next = self._maintenance is None or not await self._maintenance.go_on()
         except OjsterError:

@@ -261,7 +261,7 @@ class Worker:
         ----------
         until_empty:
             Return as soon as no job is available, no workflow has steps to start (beside a server: for half a second),
-            and all is reported, also of functions that run on in threads: they get the grace period. False by default.
+            and all is registered and reported; threads that run on get the grace period. False by default.
 
         Raises
         ------
@@ -302,7 +302,7 @@ class Worker:
         beating = asyncio.create_task(beats, name="ojster-heartbeat")
         registering = asyncio.create_task(register(client, self.app), name="ojster-registration")
         try:
-            await self._work(client, until_empty)
+            await self._work(client, until_empty, registering)
             await self._finish_or_hand_back(client)
         finally:
             self.state = "terminate"  # also if this is cancelled, or an error: nothing begins any more
@@ -317,13 +317,13 @@ class Worker:
             self._executor.close()
         await deregister(client, self.id, self.abandoned)
 
-    async def _work(self, client: Client, until_empty: bool) -> None:
+    async def _work(self, client: Client, until_empty: bool, registering: asyncio.Task[None]) -> None:
         while not self._is_known and self.state == "running":  # it would get jobs that it has no handlers for
             await self._wait_for_change()
             if self._refusal is not None:
                 raise self._refusal
         backoff = Backoff()
-        check = DrainCheck(client)
+        check = DrainCheck(client, registering)
         while self.state != "terminate":
             self._begin_held()  # it may have been quiet for a moment
             room = self._room
