@@ -7,17 +7,18 @@ import ssl
 from collections.abc import AsyncIterator, Iterator
 
 import aiohttp
+import httpx
 import pytest
 from aiohttp.client_reqrep import ConnectionKey
 
 from ojster import App
 from ojster.client.client import HttpClient
-from ojster.core.errors import BackendUnavailable
+from ojster.core.errors import BackendError, BackendUnavailable
 from ojster.schedules.cron import Cron
 from ojster.server.application import Application
 from ojster.service import Service
 from ojster.worker.worker import Worker
-from tests.client.in_memory import FaultyTransport, connect, to
+from tests.client.in_memory import FaultyTransport, answering, connect, to
 from tests.conftest import request
 from tests.waiting import PATIENCE
 
@@ -70,6 +71,30 @@ async def test_a_fault_that_stays_is_an_unreachable_server(service: Service, fau
     client = HttpClient("http://test", patience=0)
     connect(client, FaultyTransport(to(Application(service)), fault, after=False, times=1000))
     with pytest.raises(BackendUnavailable, match="http://test cannot be reached"):
+        await client.queues.all()
+    await client.close()
+
+
+async def test_what_a_server_says_of_an_outage_reaches_its_callers() -> None:
+    reason = "The database cannot be used: permission denied for table jobs."
+    outage = {"error": {"code": "backend_unavailable", "message": reason, "retryable": True, "request_id": "r"}}
+    client = HttpClient("http://test", patience=0)
+    connect(client, answering(lambda sent: httpx.Response(503, json=outage)))
+    with pytest.raises(BackendUnavailable, match=f"http://test is unavailable .* {reason}"):
+        await client.queues.all()
+    await client.close()
+
+
+@pytest.mark.parametrize(
+    "content", [b"<html>", b"\xff", b"[]", b'{"message": "x"}', b'{"error": "x"}', b'{"error": {"code": 7}}']
+)
+async def test_an_error_of_another_program_is_told_from_one_of_a_server(content: bytes) -> None:
+    client = HttpClient("http://test", patience=0)
+    connect(client, answering(lambda sent: httpx.Response(502, content=content)))
+    with pytest.raises(BackendError, match=r"/queues.* answered 502\. .* Is there an Ojster server at this URL"):
+        await client.queues.all()
+    connect(client, answering(lambda sent: httpx.Response(503, content=content)))
+    with pytest.raises(BackendUnavailable, match=r"http://test is unavailable .* Retry later\."):
         await client.queues.all()
     await client.close()
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypedDict, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
@@ -122,7 +123,7 @@ class Connection:
             else:
                 if response.status != 503:
                     return content_of(response, path, also)
-                problem = BackendUnavailable(f"The server {self.url} is unavailable (503). Retry later.")
+                problem = self.unavailable(response)
             if loop.time() + pause > deadline:
                 raise problem
             log.debug("%s Retrying in %.2f s.", problem, pause)
@@ -149,6 +150,13 @@ class Connection:
         if isinstance(error, CERTIFICATE_ERRORS):
             advice = f"Name the authority of its certificate in {AUTHORITY_VARIABLE}."
         return BackendUnavailable(f"The server {self.url} cannot be reached: {error or type(error).__name__}. {advice}")
+
+    def unavailable(self, response: Response) -> BackendUnavailable:
+        """Return the error for an answer with 503. It has the reason of the server; a proxy before it gives none."""
+        reason = "Retry later."
+        with contextlib.suppress(BackendError):
+            reason = _error_in(response, self.url).message
+        return BackendUnavailable(f"The server {self.url} is unavailable (503). {reason}")
 
 
 class RemoteCapability(Calls):
@@ -200,11 +208,30 @@ def content_of(response: Response, path: str, also: int | None = None) -> bytes:
     """Return the content of the answer of a path, or raise the error in it. ``also``: a status that is no error."""
     if response.is_success or response.status == also:
         return response.content
+    raise _error_in(response, path)
+
+
+class ShownError(TypedDict, total=False):
+    """What a client reads of an error."""
+
+    code: str
+    message: str
+    details: dict[str, Any] | None
+
+
+class Refusal(msgspec.Struct):
+    """An answer that describes an error."""
+
+    error: ShownError
+
+
+def _error_in(response: Response, path: str) -> OjsterError:
+    """Return the error that an answer describes, or raise ``BackendError`` if it is none of an Ojster server."""
     try:
-        members = _read_object(response.content, f"{path} answered {response.status}")
+        return error_of(read_answer(Refusal, response.content).error, response.status)
     except BackendError as error:
-        raise BackendError(f"{error} Is there an Ojster server at this URL?") from None
-    raise error_of(msgspec.json.decode(members.get("error", b"{}")), response.status)
+        message = f"{path} answered {response.status}. {error} Is there an Ojster server at this URL?"
+        raise BackendError(message) from None
 
 
 class _AnswerMembers(Members):
