@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 
@@ -111,6 +112,24 @@ async def test_what_blocks_the_loop_is_logged_with_its_place(
     watch.stop()
     assert len(caplog.records) == 1
     assert "test_what_blocks_the_loop" in caplog.text
+
+
+async def test_a_process_that_stood_still_does_not_blame_a_handler(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    paused = 0.0
+    monkeypatch.setattr(loop_watch, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(loop_watch, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + paused))
+    watch = LoopWatch()
+    await asyncio.sleep(0.02)
+    with caplog.at_level(logging.WARNING, "ojster"):
+        paused = 60.0
+        deadline = time.monotonic() + PATIENCE
+        while not caplog.records and time.monotonic() < deadline:
+            time.sleep(0.01)  # the loop has no turn in between
+    watch.stop()
+    (record,) = caplog.records
+    assert record.getMessage().startswith("this process has stood still for 60 seconds")
 
 
 def _lose(tx: Transaction, ids: Sequence[str]) -> list[None]:

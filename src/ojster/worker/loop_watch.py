@@ -50,14 +50,24 @@ class LoopWatch:
 
     def _watch(self) -> None:
         reported = 0.0
-        while not self._stopped.wait(TICK_SECONDS):
+        while True:
+            began = time.monotonic()
+            if self._stopped.wait(TICK_SECONDS):
+                break
             seen = self._seen
-            blocked = time.monotonic() - seen
+            waited, blocked = time.monotonic() - began, time.monotonic() - seen
             if blocked > 2 * TICK_SECONDS and self.backup_heartbeat is not None:
                 self.backup_heartbeat.beat(blocked)
             if blocked < BLOCKED_SECONDS or seen == reported:
                 continue
             reported = seen
+            if waited >= BLOCKED_SECONDS:  # this thread has stood still, too
+                log.warning(
+                    "this process has stood still for %.0f seconds, so that leases of its jobs may have ended: it was "
+                    "stopped or paused, its machine is overloaded, or a function did not release Python's lock (GIL)",
+                    waited,
+                )
+                continue
             frame = sys._current_frames().get(self._thread_id)
             stack = "" if frame is None else "".join(traceback.format_stack(frame))
             log.warning(
