@@ -21,6 +21,11 @@ REFUSED: Final = {
     "a cancellation": ("SELECT pg_cancel_backend(pg_backend_pid())", "SELECT pg_sleep(60)", "user request"),
     "a missing right": ("SET LOCAL ROLE pg_monitor", "SELECT count(*) FROM jobs", "permission denied"),
     "a missing table": ("SELECT 1", "SELECT count(*) FROM nowhere", "does not exist"),
+    "a missing index": (
+        "SELECT 1",
+        "INSERT INTO queues (name, created_at) VALUES ('q', 1) ON CONFLICT (created_at) DO NOTHING",
+        "no unique",
+    ),
     "a missing schema": ("SELECT 1", "CREATE TABLE nowhere.nothing ()", "does not exist"),
 }
 """Two statements of a transaction, of which the second is refused, and a part of the reason."""

@@ -446,6 +446,6 @@ _UNUSABLE: Final = (READ_ONLY, "53", "58", "XX")
 """SQLSTATEs, or their classes, of an unusable database: read-only, resources exhausted (disk full, too many
 connections), system errors, corruption."""
 
-_REFUSED: Final = ("57014", "42501", "42P01", "3F000")
-"""SQLSTATEs of a statement that ran into a time limit or was cancelled, of a missing right, and of a table or schema
-that does not exist, as while a dump is restored. Other statements may succeed."""
+_REFUSED: Final = ("57014", "42501", "42P01", "42P10", "3F000")
+"""SQLSTATEs of a statement that ran into a time limit or was cancelled, of a missing right, and of a table, unique
+index or schema that does not exist, as while a dump is restored. Other statements may succeed."""
