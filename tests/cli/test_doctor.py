@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from pathlib import Path
 
+import apsw
 import psycopg
 import pytest
 
 from ojster.cli import doctor
 from ojster.cli.doctor import checks_of
 from ojster.cli.main import main
+from ojster.storage.database import sqlite_path
 from ojster.storage.open import migrate_database
 from ojster.storage.postgres.url import parse_postgres_url
 from tests.postgres import free_port
@@ -40,6 +43,24 @@ def test_a_database_that_is_away_is_reported_once(capsys: pytest.CaptureFixture[
     assert versions.startswith("✓ versions")
     assert database.startswith("✗ database  ")
     assert "Connection refused" in database
+
+
+def test_a_reader_that_keeps_the_log_of_a_file_is_found(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "MAX_LOG_BYTES", 0)
+    migrate_database(file_url)
+    path = sqlite_path(file_url)
+    check = dict(checks_of(file_url))["file"]
+    with closing(apsw.Connection(path)) as writer:
+        writer.execute("CREATE TABLE other AS SELECT zeroblob(100000)")
+        assert check()[0], "what is in the log can be copied"
+        with closing(apsw.Connection(path)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM jobs").fetchall()
+            writer.execute("INSERT INTO other VALUES (zeroblob(1000000))")
+            found, words = check()
+            assert not found
+            assert "until a process that has been reading for long ends its transaction" in words
+        assert check()[0]
 
 
 def test_who_keeps_others_waiting_for_a_lock_is_found_and_no_check_waits_long(

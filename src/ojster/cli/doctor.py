@@ -44,6 +44,10 @@ MOST_SHOWN: Final = 5
 MAX_TRANSACTION_AGE_SECONDS: Final = 300
 """Maximum age of an open transaction, in seconds; an older one holds vacuum back."""
 
+MAX_LOG_BYTES: Final = 128 << 20
+"""Size of a write-ahead log of SQLite, in bytes, from which a reader is looked for that keeps it: twice what it has
+under load."""
+
 MAX_CLOCK_SKEW_SECONDS: Final = 5.0
 
 LOCK_WAIT_MS: Final = 2_000
@@ -106,7 +110,21 @@ def _file(path: Path) -> Diagnosis:
             False,
             f"{path} ({mode}, of user {owner}) is not writable for user {os.geteuid()}: change its owner or mode",
         )
+    if log.exists() and log.stat().st_size > MAX_LOG_BYTES and _is_kept(path):
+        return False, (
+            f"{path}, {sizes}: the log grows until a process that has been reading for long ends its transaction; "
+            f"'fuser {path}' names those that have the file open"
+        )
     return True, f"{path}, {sizes}"
+
+
+def _is_kept(path: Path) -> bool:
+    """Return whether a reader keeps most of a write-ahead log from being copied to the file."""
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    rows: list[Any] = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+    connection.close()
+    ((_, pages, copied),) = rows
+    return bool(copied < pages / 2)
 
 
 def _integrity(path: Path) -> Diagnosis:
