@@ -34,7 +34,7 @@ from ojster.storage.postgres.url import parse_postgres_url
 from ojster.worker.registration import register
 from tests import forked
 from tests.postgres import free_port
-from tests.waiting import PATIENCE, never_retry
+from tests.waiting import PATIENCE, never_retry, until
 
 PROCESSES = {"demo", "dev", "serve", "worker"}
 """Commands that need a process of their own: they handle signals and import the user's modules."""
@@ -706,3 +706,22 @@ def test_help_and_a_wrong_command_import_neither_the_engine_nor_the_server() -> 
         loaded = set(done.stderr.split())
         assert "ojster.cli.main" in loaded
         assert not loaded & {"asyncio", "ojster.service", "ojster.api.app", "rich.console", "starlette", "apsw"}
+
+
+def test_a_second_ctrl_c_ends_a_command_that_waits_for_a_lock(postgres_url: str, tmp_path: Path) -> None:
+    database = parse_postgres_url(postgres_url)
+    said = tmp_path / "said"
+    command = [sys.executable, "-m", "ojster", "cron", "list", "--url", postgres_url]
+    with (
+        psycopg.connect(database.conninfo, options=f"-c search_path={database.schema}") as other,
+        psycopg.connect(database.conninfo, autocommit=True) as watching,
+        said.open("wb") as errors,
+    ):
+        other.execute("LOCK TABLE crons IN ACCESS EXCLUSIVE MODE")
+        running = forked.Popen(command, stderr=errors)
+        waiting = "SELECT 1 FROM pg_locks WHERE NOT granted AND relation::regclass::text LIKE %s"
+        until(lambda: watching.execute(waiting, (f"{database.schema}.crons",)).fetchall())
+        running.send_signal(signal.SIGINT)
+        until(lambda: "Press Ctrl+C again" in said.read_text())
+        running.send_signal(signal.SIGINT)
+        assert running.wait(PATIENCE) == -signal.SIGINT

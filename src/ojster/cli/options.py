@@ -15,6 +15,7 @@ import msgspec
 from ojster.api.app import App
 from ojster.cli.declared import PLACE, Command, Seconds, option_of, together
 from ojster.cli.output import print_json
+from ojster.cli.signals import interruptible
 from ojster.client.interface import Client
 from ojster.core.errors import BackendUnavailable
 from ojster.core.public_settings import Retention, Settings
@@ -138,10 +139,11 @@ def ask(
     async def run() -> R:
         app = App(settings=settings, tenant=tenant, eager=False)
         app.choose_url(url)
-        try:
-            return await question(app.client())
-        finally:
-            await app.aclose()
+        with interruptible():
+            try:
+                return await question(app.client())
+            finally:
+                await app.aclose()
 
     return asyncio.run(run())
 

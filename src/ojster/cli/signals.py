@@ -10,14 +10,24 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
+from types import FrameType
 from typing import Final
+
+import click
 
 log = logging.getLogger(__name__)
 
 ENDING_SECONDS: Final = 20.0
 """Time after the grace period in which a process ends what it has started, before it is ended, in seconds."""
+
+
+PATIENCE_SECONDS: Final = 1.0
+"""Time after Ctrl+C in which a command may end by itself, in seconds."""
+
+_HINT: Final = "The database has not answered the last call yet. Press Ctrl+C again to end without its answer."
 
 
 def on_signals(loop: asyncio.AbstractEventLoop, orders: Mapping[str, Callable[[], object]]) -> None:
@@ -37,6 +47,33 @@ def on_signals(loop: asyncio.AbstractEventLoop, orders: Mapping[str, Callable[[]
 
 def _in_loop(loop: asyncio.AbstractEventLoop, order: Callable[[], object], *_: object) -> None:
     loop.call_soon_threadsafe(order)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let a second Ctrl+C end the process, whatever it waits for, such as a lock in the database.
+
+    The first one does what it does without this. If the process has not ended ``PATIENCE_SECONDS`` later, it says what
+    a second one is for.
+    """
+    first = signal.getsignal(signal.SIGINT)
+    if not callable(first) or threading.current_thread() is not threading.main_thread():
+        yield  # it is ignored, as in the background of a script, or another program runs the command
+        return
+    hint = threading.Timer(PATIENCE_SECONDS, click.echo, (_HINT,), {"err": True})
+    hint.daemon = True
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        hint.start()
+        first(number, frame)
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        hint.cancel()
+        signal.signal(signal.SIGINT, first)
 
 
 class LastResort:
