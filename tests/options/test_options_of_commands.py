@@ -129,6 +129,7 @@ CALLED: Final = (
     "watchfiles.watch",
     "ojster.cli.mcp.assistant",
     "ojster.cli.commands.tokens._revoke",
+    "ojster.cli.commands.tokens._rotate",
     "ojster.cli.commands.files.download",
 )
 """What commands call that reach no client: it raises its arguments."""

@@ -116,8 +116,11 @@ def test_a_revoked_token_is_refused_by_a_server_that_knew_it(guarded: Guarded) -
     guarded.with_token(viewer, "jobs", "list")
     guarded("tokens", "create", "twice", "--role", "viewer")
     guarded("tokens", "create", "twice", "--role", "viewer")
-    guarded("tokens", "revoke", "twice", expect=4)
-    guarded("tokens", "revoke", "nobody", expect=3)
+    for command in ("rotate", "revoke"):
+        guarded("tokens", command, "twice", expect=4)
+        guarded("tokens", command, "nobody", expect=3)
+    viewer = guarded("tokens", "rotate", "look").strip()
+    guarded.with_token(viewer, "jobs", "list")
     guarded("tokens", "revoke", "look")
     deadline = time.monotonic() + PATIENCE
     while True:  # the server is notified at once; if the notification is lost, within 15 seconds

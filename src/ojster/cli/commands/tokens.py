@@ -113,8 +113,8 @@ def list_tokens(url: str, as_json: bool) -> None:
     )
 
 
-@tokens.command("rotate", epilog=examples("ojster tokens rotate 4f1c9a0b2d3e --grace PT1H"))
-@click.argument("token_id")
+@tokens.command("rotate", epilog=examples("ojster tokens rotate shop --grace PT1H"))
+@click.argument("token", metavar="ID_OR_NAME")
 @click.option(
     "--grace",
     type=IsoSpan(takes_never=False),
@@ -125,27 +125,35 @@ def list_tokens(url: str, as_json: bool) -> None:
 )
 @with_url
 @with_json
-def rotate_token(token_id: str, grace: timedelta, url: str, as_json: bool) -> None:
-    """Give a token a new secret and print it; the old secret stays valid for --grace."""
-    _print_secret(*ask(url, lambda client: client.tokens.rotate(token_id, micros_of(grace))), as_json)
+def rotate_token(token: str, grace: timedelta, url: str, as_json: bool) -> None:
+    """Give a token, given as for revoke, a new secret, and print it; the old secret stays valid for --grace."""
+    _print_secret(*ask(url, lambda client: _rotate(client, token, micros_of(grace))), as_json)
 
 
 @tokens.command("revoke", epilog=examples("ojster tokens revoke 4f1c9a0b2d3e", "ojster tokens revoke operators"))
-@click.argument("token_id", metavar="ID_OR_NAME")
+@click.argument("token", metavar="ID_OR_NAME")
 @with_url
 @with_json
-def revoke_token(token_id: str, url: str, as_json: bool) -> None:
+def revoke_token(token: str, url: str, as_json: bool) -> None:
     """Revoke a token at once, given by its id, or by its name if no other token has it."""
-    token = ask(url, lambda client: _revoke(client, token_id))
-    done(f"The token {token.id} ({token.name}) is revoked.", as_json, {"id": token.id, "revoked": True})
+    revoked = ask(url, lambda client: _revoke(client, token))
+    done(f"The token {revoked.id} ({revoked.name}) is revoked.", as_json, {"id": revoked.id, "revoked": True})
+
+
+async def _rotate(client: Client, id_or_name: str, grace: int) -> tuple[Token, str]:
+    return await client.tokens.rotate(await _id_of(client, id_or_name), grace)
 
 
 async def _revoke(client: Client, id_or_name: str) -> Token:
+    return await client.tokens.revoke(await _id_of(client, id_or_name))
+
+
+async def _id_of(client: Client, id_or_name: str) -> str:
     known = await client.tokens.all()
     named = [token.id for token in known if token.name == id_or_name]
     if len(named) > 1:
         raise Conflict(f"{len(named)} tokens have the name {id_or_name!r}. Give the id of one: {', '.join(named)}.")
-    return await client.tokens.revoke(*(named or [id_or_name]))
+    return named[0] if named else id_or_name
 
 
 def _print_secret(token: Token, secret: str, as_json: bool) -> None:
