@@ -11,7 +11,7 @@ from ojster.jobs.completion import acknowledge
 from ojster.service import Service
 from ojster.storage.call import for_each
 from ojster.storage.open import open_database
-from ojster.storage.postgres import database
+from ojster.storage.postgres import statistics
 from ojster.storage.postgres.url import parse_postgres_url
 from ojster.storage.transaction import Transaction
 from tests.conftest import request
@@ -32,7 +32,7 @@ async def test_a_plan_for_a_small_table_is_not_used_when_it_has_grown(
         with psycopg.connect(parsed.conninfo, options=f"-c search_path={parsed.schema}", autocommit=True) as other:
             if other.info.server_version < 150000:
                 pytest.skip("counts of rows cannot be published at once")
-            monkeypatch.setattr(database, "LOOK_SECONDS", LONG_WAIT)
+            monkeypatch.setattr(statistics, "LOOK_SECONDS", LONG_WAIT)
             other.execute("TRUNCATE jobs")
             other.execute("VACUUM ANALYZE jobs")
             await service.jobs.enqueue([request("t") for _ in range(10)])
@@ -40,7 +40,8 @@ async def test_a_plan_for_a_small_table_is_not_used_when_it_has_grown(
             other.execute(FINISHED.encode())
             other.execute("SELECT pg_stat_force_next_flush()")
             await service.jobs.enqueue([request("t") for _ in range(10)])
-            monkeypatch.setattr(database, "LOOK_SECONDS", 0)
+            monkeypatch.setattr(statistics, "LOOK_SECONDS", 0)
+            monkeypatch.setattr(statistics, "LOOK_TRANSACTIONS", 1)
             read = await service.database.run(_rows_read_by_ten, None)
     finally:
         await service.close()

@@ -24,7 +24,7 @@ from ojster.storage.postgres.notifier import ListeningConnection, PostgresNotifi
 from ojster.storage.postgres.pipeline import ANSWER_TIMEOUT_SECONDS, ConnectionLost, PipelineConnection, StatementFailed
 from ojster.storage.postgres.replica import ANSWER_SECONDS, Replica
 from ojster.storage.postgres.schema import check_schema, log_events
-from ojster.storage.postgres.statistics import LOOK_SECONDS, analyze_grown
+from ojster.storage.postgres.statistics import TableStatistics
 from ojster.storage.postgres.transaction import SLOTS, PostgresTransaction
 from ojster.storage.postgres.url import PostgresUrl, parse_postgres_url, with_lacks
 from ojster.storage.transaction import Transaction, TryAgain
@@ -92,7 +92,8 @@ class PostgresDatabase(Database):
         self._migrates = migrate
         self._begin = f"BEGIN ISOLATION LEVEL {self.url.isolation.upper()}"
         self._closed = False
-        self._looked_at = 0.0
+        self._statistics: TableStatistics | None = None
+        """Set where plans are kept: not behind a pooler, nor where the database plans as it likes."""
         self._replica: Replica | None = None
         self._suspected_until = 0.0
         """Connections that were opened before are not used any more: since then, one of them was lost."""
@@ -107,6 +108,8 @@ class PostgresDatabase(Database):
             raise self._unavailable(error) from error
         first_slot = secrets.randbelow(SLOTS)
         plans, writes = (PLANNER_SETTINGS, WRITER_SETTINGS) if "planner-settings" not in self.url.lacks else ({}, {})
+        if writes and not self.url.pooled:
+            self._statistics = TableStatistics(self.url.schema)
         session = writes | self._durability
         lanes = [_TransactionConnection(self, session, first_slot + number) for number in range(self.url.connections)]
         self._writer = Dispatcher([lane.write for lane in lanes], "ojster-writer")
@@ -211,13 +214,6 @@ class PostgresDatabase(Database):
         self._suspected_until = max(self._suspected_until, moment)
         self._notifier.check()
 
-    def _looks_for_growth(self, now: float) -> bool:
-        """Whether it is time to look for grown tables. Where statements are planned each time, it never is."""
-        is_time = now >= self._looked_at + LOOK_SECONDS and "planner-settings" not in self.url.lacks
-        if is_time := is_time and not self.url.pooled:
-            self._looked_at = now
-        return is_time
-
     def _explain(self, error: StatementFailed) -> None:
         """Raise the error that says why a statement failed, unless it is a mistake of Ojster."""
         if error.sqlstate.startswith(_UNUSABLE):
@@ -263,8 +259,8 @@ class _TransactionConnection:
         tx.outages, tx.began = database.outages, self._began_at
         committing = False
         try:
-            if database._looks_for_growth(self._began_at):
-                analyze_grown(connection, database.url.schema)
+            if database._statistics is not None:
+                database._statistics.note_transaction(connection, self._began_at)
             connection.execute(database._begin)
             connection.set_for_transaction()
             yield tx

@@ -10,7 +10,10 @@ from ojster.storage.postgres.pipeline import PipelineConnection, StatementFailed
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 1.0
-"""Minimum time between two looks of a process for grown tables, in seconds. Only processes that write look."""
+"""Minimum time between two looks for grown tables, in seconds."""
+
+LOOK_TRANSACTIONS: Final = 20
+"""Minimum number of transactions between two looks: the first job after a pause does not wait for one."""
 
 # What costs as much to read as to look up is read whole, by plans that are kept until the table is analyzed.
 # Tables that others own are left to them: PostgreSQL would refuse, with a warning in its log each time. Above 5,000
@@ -22,15 +25,31 @@ WHERE relnamespace = to_regnamespace(?) AND relkind = 'r' AND reltuples < 5000
 """
 
 
-def analyze_grown(connection: PipelineConnection, schema: str) -> None:
-    """Analyze the small tables that have grown to more than twice of what PostgreSQL has counted, and 100 rows.
+class TableStatistics:
+    """The statistics of the tables in a schema, looked after by a process that writes.
 
-    All connections then plan their statements on these tables anew. Tables that are locked, such as by autovacuum, are
-    left out, and so is everything if the database refuses: it is a matter of speed alone.
+    It analyzes small tables that have grown to more than twice of what PostgreSQL has counted, and 100 rows. All
+    connections then plan their statements on these tables anew.
     """
-    try:
-        for (table,) in connection.execute(_GROWN, (schema,)):
-            connection.execute(f"ANALYZE (SKIP_LOCKED) {table}")
-        connection.answer()
-    except StatementFailed as error:
-        log.debug("grown tables are left to autovacuum: %s", error)
+
+    def __init__(self, schema: str) -> None:
+        self._schema = schema
+        self._looked_at = 0.0
+        self._transactions = 0
+
+    def note_transaction(self, connection: PipelineConnection, now: float) -> None:
+        """Look for grown tables if it is time, before a transaction begins. ``now``: the time, in seconds.
+
+        Tables that are locked, such as by autovacuum, are left out, and so are all if the database refuses: it is a
+        matter of speed alone.
+        """
+        self._transactions += 1
+        if self._transactions < LOOK_TRANSACTIONS or now < self._looked_at + LOOK_SECONDS:
+            return
+        self._transactions, self._looked_at = 0, now
+        try:
+            for (table,) in connection.execute(_GROWN, (self._schema,)):
+                connection.execute(f"ANALYZE (SKIP_LOCKED) {table}")
+            connection.answer()
+        except StatementFailed as error:
+            log.debug("grown tables are left to autovacuum: %s", error)
