@@ -480,8 +480,8 @@ def test_a_worker_runs_until_its_queues_are_empty(ojster: Ojster) -> None:
     assert (group["type"], group["discarded"], group["job_id"], group["message"]) == ("die", 1, bad, "no")
     assert re.search(rf"die +ValueError +1 +0 .* {bad} +no", ojster("jobs", "failures"))
     assert "No jobs have failed" in ojster("jobs", "failures", "--queue", "mail")
-    assert ojster.json("dead-letter", "retry", "--all", "--error-type", "KeyError") == {"retried": [], "refused": {}}
-    assert ojster.json("dead-letter", "retry", "--all")["retried"] == [bad]
+    assert ojster.json("dead-letter", "retry", "--all", "--error-type", "KeyError")["matched"] == 0
+    assert ojster.json("dead-letter", "retry", "--all")["succeeded"] == 1
     ojster("worker", "jobs_of_mine:app", "--until-empty")
     ojster("dead-letter", "delete", bad)
     assert ojster.json("dead-letter", "list")["total"] == 0
@@ -551,7 +551,7 @@ def test_dead_letters_that_cannot_be_retried_do_not_keep_the_others(ojster: Ojst
     ids = [job["id"] for job in ojster.json("dead-letter", "list")["jobs"]]
     assert ids[1:] == [single]
     shown = ojster("dead-letter", "retry", "--all", expect=1)
-    assert "1 jobs are available again." in shown
+    assert "1 of 2 dead letters are retried." in shown
     assert f"{ids[0]}: Job {ids[0]} belongs to a workflow" in shown
     assert ojster.json("jobs", "show", single)["state"] == "available"
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import click
 
 from ojster.cli.option_rules import excludes
 from ojster.cli.options import ask, done, examples, with_json, with_url
 from ojster.cli.output import print_page
-from ojster.cli.sweeps import MAX_PRINTED_ITEMS
+from ojster.cli.sweeps import sweep
 from ojster.client.interface import Client
-from ojster.core.errors import Conflict, NotFound
+from ojster.core.states import JobState
+from ojster.jobs.bulk import Action
 from ojster.jobs.filter_walk import JobFilter
-from ojster.jobs.queries import LARGEST_PAGE, Page
+from ojster.jobs.queries import Page
 
 
 @click.group("dead-letter", epilog=examples("ojster dead-letter list", "ojster dead-letter retry ID"))
@@ -67,42 +66,26 @@ def retry_letters(
     """Retry dead letters with all their attempts; earlier errors stay in their history."""
     if bool(job_ids) == retry_all:
         raise click.UsageError("Give either job ids or --all.")
-    chosen = JobFilter(dead=True, queue=queue, type=type, error_type=error_type)
+    if retry_all:
+        states = (JobState.DISCARDED.value,)
+        chosen = JobFilter(states=states, dead=True, queue=queue, type=type, error_type=error_type)
+        return sweep(
+            Action.RETRY,
+            "dead letter",
+            url,
+            lambda client, _: client.bulk.sweep(Action.RETRY, chosen),
+            yes=True,
+            dry_run=False,
+            as_json=as_json,
+        )
 
-    async def retry(client: Client) -> list[str]:
+    async def retry(client: Client) -> None:
         for job_id in job_ids:
             await client.jobs.retry_dead(job_id)
-        return list(job_ids)
 
-    retried, refused = ask(url, lambda client: _retry_all(client, chosen)) if retry_all else (ask(url, retry), {})
-    done(f"{len(retried)} jobs are available again.", as_json, {"retried": retried, "refused": refused})
-    for job_id, why in list(refused.items())[:MAX_PRINTED_ITEMS]:
-        click.echo(f"  {job_id}: {why}", err=True)
-    return 1 if refused else 0
-
-
-async def _retry_all(client: Client, chosen: JobFilter) -> tuple[list[str], dict[str, str]]:
-    """Retry the dead letters that match, a page at a time; return their ids, and why others were refused.
-
-    A dead letter may belong to a workflow, or be gone by its turn: the others are still retried.
-    """
-    retried: list[str] = []
-    refused: dict[str, str] = {}
-    before = None
-    while True:
-        page = await client.jobs.select(chosen, Page(LARGEST_PAGE, before=before, is_counted=False))
-        ids = [job.id for job in page.jobs]
-        answers = await asyncio.gather(*map(client.jobs.retry_dead, ids), return_exceptions=True)
-        for job_id, answer in zip(ids, answers, strict=True):
-            if isinstance(answer, (Conflict, NotFound)):
-                refused[job_id] = answer.message
-            elif isinstance(answer, BaseException):
-                raise answer
-            else:
-                retried.append(job_id)
-        before = page.next_before
-        if before is None:
-            return retried, refused
+    ask(url, retry)
+    done(f"{len(job_ids)} jobs are available again.", as_json, {"retried": list(job_ids)})
+    return 0
 
 
 @dead_letter.command("delete", epilog=examples("ojster dead-letter delete 019461a8-1a2b-7c3d-8e4f-5a6b7c8d9e0f"))
