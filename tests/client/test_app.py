@@ -52,6 +52,24 @@ def test_a_declared_function_can_still_be_called(app: App) -> None:
     assert add.__doc__ == "Add."
 
 
+def test_the_beginning_of_an_id_finds_nothing_for_a_program(app: App) -> None:
+    """It is a time, which is easy to guess: a view passes on what a visitor has written."""
+
+    @app.job("add")
+    def add(a: int) -> int:
+        return a
+
+    for started in range(2):
+        job, workflow = add.enqueue(1), app.start(chain(add.s(1)))
+        assert (app.find(job.id).id, app.find(job.id.upper()).id) == (job.id, job.id)
+        assert app.find_workflow(workflow.id).id == workflow.id
+        for length in (6, 8, 35):
+            for id, find in ((job.id, app.find), (workflow.id, app.find_workflow)):
+                with pytest.raises(NotFound) as raised:
+                    find(id[:length])
+                assert raised.value.details["resource_id"] == id[:length], f"after {started} others"
+
+
 def test_the_longest_delay_is_at_least_the_first(app: App) -> None:
     delays = [
         options_of(JobOptions(retry=retry))["retry"].get("max_interval", "the default")

@@ -10,10 +10,12 @@ import msgspec
 from ojster.client.event_loop_thread import InEventLoopThread
 from ojster.client.interface import Client
 from ojster.client.plain_methods import plain
+from ojster.core.ids import canonical_job_id, is_job_id
 from ojster.handlers.job_handle import HandleOwner, JobHandle
 from ojster.handlers.job_options import JobOptions, JobOptionsDict, with_changes
 from ojster.handlers.job_type import JobType
 from ojster.jobs.names import read_type
+from ojster.jobs.queries import no_job
 
 
 class RemoteJobType(JobType[..., Any]):
@@ -78,7 +80,7 @@ class JobLookup(InEventLoopThread):
         Parameters
         ----------
         job_id:
-            Id of the job.
+            Id of the job; the beginning of an id, which is easy to guess, finds none.
 
         Returns
         -------
@@ -90,7 +92,9 @@ class JobLookup(InEventLoopThread):
         NotFound
             The job does not exist.
         """
-        job = await self.client().jobs.find(job_id)
+        if not is_job_id(id := canonical_job_id(job_id)):
+            raise no_job(job_id)
+        job = await self.client().jobs.find(id)
         declared = self.handlers.get(job.type)
         return JobHandle(cast("HandleOwner", self), job, None if declared is None else declared.types)
 

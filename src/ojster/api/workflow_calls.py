@@ -12,7 +12,7 @@ from ojster.client.event_loop_thread import InEventLoopThread
 from ojster.client.interface import Client
 from ojster.client.plain_methods import plain
 from ojster.collections.items import Where
-from ojster.core.errors import Duplicate, NotFound
+from ojster.core.errors import Conflict, Duplicate, NotFound
 from ojster.core.json_objects import Members
 from ojster.core.values import check_options, to_json
 from ojster.handlers import tracing
@@ -29,6 +29,7 @@ from ojster.handlers.workflow_requests import (
     whole,
     workflow_request,
 )
+from ojster.jobs.queries import no_workflow
 from ojster.workflows.broadcast import Broadcast, key_of_broadcast
 from ojster.workflows.declaration import Step, Workflow
 from ojster.workflows.declared_results import Convert
@@ -247,7 +248,7 @@ class AppWorkflows(InEventLoopThread):
         Parameters
         ----------
         workflow_id:
-            Id of the workflow.
+            Id of the workflow; the beginning of an id, which is easy to guess, finds none.
 
         Returns
         -------
@@ -259,7 +260,13 @@ class AppWorkflows(InEventLoopThread):
         NotFound
             The workflow does not exist.
         """
-        return Run(self, await self._show(workflow_id))
+        try:
+            shown = await self.client().workflows.show(workflow_id)
+        except Conflict:  # several ids begin so
+            raise no_workflow(workflow_id) from None
+        if shown.id != workflow_id:
+            raise no_workflow(workflow_id)
+        return Run(self, shown)
 
     find_workflow = plain(afind_workflow)
 
@@ -331,9 +338,6 @@ class AppWorkflows(InEventLoopThread):
         return await self.client().flows.broadcast(Broadcast(name, key_of_broadcast(key), encoded, idempotency_key))
 
     send = plain(asend)
-
-    async def _show(self, workflow_id: str) -> WorkflowInfo:
-        return await self.client().workflows.show(workflow_id)
 
 
 def _request(workflow: Startable, options: Mapping[str, Any], carried: Mapping[str, str]) -> Members:

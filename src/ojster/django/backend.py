@@ -24,7 +24,6 @@ from django.utils.module_loading import autodiscover_modules, import_string
 
 from ojster.api.app import App
 from ojster.core.errors import InvalidRequest, NotFound
-from ojster.core.ids import is_job_id
 from ojster.core.job import Job
 from ojster.core.states import JobState
 from ojster.core.values import to_json
@@ -185,8 +184,6 @@ class OjsterBackend(BaseTaskBackend):
 
     def get_result(self, result_id: str) -> Any:
         """Return the result of a task."""
-        if not is_job_id(result_id):  # nor is it found by the beginning of its id, which is easy to guess
-            raise TaskResultDoesNotExist(result_id)
         try:
             job = self.app.find(result_id).info
         except (NotFound, InvalidRequest):
