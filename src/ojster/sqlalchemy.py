@@ -13,7 +13,22 @@ from collections.abc import Iterator, Sequence
 from typing import Final, ParamSpec, TypeVar
 
 import msgspec
-from sqlalchemy import BigInteger, Column, Connection, Engine, LargeBinary, MetaData, String, Table, event, select
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Connection,
+    Engine,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    and_,
+    event,
+    or_,
+    select,
+    true,
+)
 from sqlalchemy import delete as delete_rows
 from sqlalchemy import insert as insert_rows
 from sqlalchemy.exc import DBAPIError
@@ -39,6 +54,9 @@ _PENDING: Final = "ojster.pending"
 
 PAUSE_SECONDS: Final = 0.5
 """Pause of a relay that has found nothing, in seconds."""
+
+REMINDER_SECONDS: Final = 60.0
+"""Pause after which a relay logs the same trouble again, in seconds."""
 
 
 def enqueue_after_commit(session: Session, job: JobType[P, R], *args: P.args, **kwargs: P.kwargs) -> str:
@@ -151,6 +169,8 @@ class Outbox:
             Column("request", LargeBinary, nullable=False),
             Column("created_at", BigInteger, nullable=False),
         )
+        self._after: tuple[int, str] | None = None
+        """The last row that a relay has tried to enqueue, if rows before it stay; ``None``: begin with the oldest."""
 
     def add(self, session: Session | Connection, job: JobType[P, R], *args: P.args, **kwargs: P.kwargs) -> str:
         """Write a job into the outbox, in the transaction of a session or connection.
@@ -182,6 +202,8 @@ class Outbox:
     def relay(self, engine: Engine, most: int = MOST_AT_ONCE) -> int:
         """Enqueue the oldest jobs of the outbox, and delete them from it.
 
+        If some of them stay, the next call begins with younger ones, until it has been through all.
+
         Parameters
         ----------
         engine:
@@ -201,17 +223,32 @@ class Outbox:
         """
         table = self.table
         with engine.begin() as connection:
-            oldest = select(table.c.id, table.c.request).order_by(table.c.created_at, table.c.id).limit(most)
             # Relays beside each other take different jobs, instead of waiting for each other's requests.
-            rows = connection.execute(oldest.with_for_update(skip_locked=True)).all()
+            oldest = (
+                select(table).order_by(table.c.created_at, table.c.id).limit(most).with_for_update(skip_locked=True)
+            )
+            begun, self._after = self._after, None
+            rows = connection.execute(oldest.where(self._is_after(begun))).all()
+            if not rows and begun is not None:
+                begun, rows = None, connection.execute(oldest).all()
             if not rows:
                 return 0
             refusals = self.app._event_loop_thread.call(self._push([bytes(row.request) for row in rows]))
             done = [row.id for row, refusal in zip(rows, refusals, strict=True) if refusal is None]
             connection.execute(delete_rows(table).where(table.c.id.in_(done)))
-        if left := [refusal for refusal in refusals if refusal is not None]:
+        left = [refusal for refusal in refusals if refusal is not None]
+        if len(rows) == most and (left or begun is not None):
+            self._after = rows[-1].created_at, rows[-1].id
+        if left:
             raise BackendUnavailable(f"The outbox keeps {len(left)} jobs for now: {left[0]}") from left[0]
         return len(rows)
+
+    def _is_after(self, row: tuple[int, str] | None) -> ColumnElement[bool]:
+        if row is None:
+            return true()
+        created_at, id = row
+        columns = self.table.c
+        return or_(columns.created_at > created_at, and_(columns.created_at == created_at, columns.id > id))
 
     def run(self, engine: Engine) -> None:
         """Relay for ever, and wait for the server whenever it is away. For a process or thread of its own.
@@ -221,11 +258,15 @@ class Outbox:
         engine:
             The engine of the database with the table.
         """
+        logged, remind_at = "", 0.0
         while True:
             try:
                 moved = self.relay(engine)
             except (BackendUnavailable, DBAPIError) as error:
-                log.warning("the outbox waits for the server or its database: %s", error)
+                why, now = str(error.__cause__ or error), time.monotonic()
+                if why != logged or now >= remind_at:
+                    log.warning("the outbox waits for the server or its database: %s", error)
+                    logged, remind_at = why, now + REMINDER_SECONDS
                 moved = 0
             if moved < MOST_AT_ONCE:
                 time.sleep(PAUSE_SECONDS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -185,3 +186,37 @@ def test_a_job_that_is_never_taken_does_not_stop_the_others(
     assert outbox.relay(engine) == 2
     assert [job.args for job in jobs.all()] == [[2]]
     assert bad in caplog.text
+
+
+def test_jobs_that_stay_for_ever_keep_no_younger_ones_back(engine: sqlalchemy.Engine, jobs: JobTester) -> None:
+    with engine.begin() as connection:
+        for number in range(5):
+            outbox.add(connection, ship.using(queue="ojster.webhooks"), number)
+        for number in range(5, 9):
+            outbox.add(connection, ship, number)
+    for _ in range(5):
+        with contextlib.suppress(BackendUnavailable):
+            outbox.relay(engine, 2)
+    assert sorted(job.args[0] for job in jobs.all()) == [5, 6, 7, 8]
+    with pytest.raises(BackendUnavailable, match=r"keeps 2 jobs for now: .*ojster\.webhooks"):
+        outbox.relay(engine, 2)  # the oldest are tried again
+
+
+def test_a_relay_logs_the_same_trouble_once_a_minute(
+    engine: sqlalchemy.Engine, jobs: JobTester, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with engine.begin() as connection:
+        outbox.add(connection, ship.using(queue="ojster.webhooks"), 1)
+    pauses = iter([1] * 125)
+    now = 1000.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        if next(pauses, None) is None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("ojster.sqlalchemy.time", SimpleNamespace(sleep=sleep, monotonic=lambda: now))
+    with pytest.raises(KeyboardInterrupt):
+        outbox.run(engine)
+    assert [line.levelname for line in caplog.records if line.name == "ojster.sqlalchemy"] == ["WARNING"] * 2
