@@ -77,6 +77,19 @@ def test_bound_methods_and_functions_with_a_parameter_self_are_handlers(app: App
     assert sorted(app.handlers) == ["bound", "named"]
 
 
+def test_a_child_process_cannot_use_models_tools_and_a_budget(app: App) -> None:
+    def summarize(text: str) -> str:
+        return text
+
+    why = "summarize: 'agent' has 'model', 'token_budget', which only a handler with a JobContext can use"
+    with pytest.raises(TypeError, match=why):
+        app.job("summarize", agent={"model": "large", "token_budget": 5, "role": "r"}, process=True)(summarize)
+    checked = app.job("summarize", agent={"output_schema": {"type": "string"}}, process=True)(summarize)
+    with pytest.raises(TypeError, match="summarize: 'agent' has 'tools'"):
+        checked.using(agent={"tools": []})
+    assert app.job("thread", agent={"model": "large"})(summarize).options.agent == {"model": "large"}
+
+
 def test_decorators_in_the_wrong_order_are_refused(app: App) -> None:
     def report() -> None: ...
 

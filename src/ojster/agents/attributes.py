@@ -241,6 +241,9 @@ _STRUCTURED: Final = (
 ATTRIBUTES: Final = frozenset(PREFIX + name for name in (*_TEXTS, *_COUNTS, *_CHOICES, *_STRUCTURED))
 """The attributes of requests."""
 
+NEED_CONTEXT: Final = frozenset({"model", "fallback_models", "token_budget", "tools", "tool_timeout_ms"})
+"""The attributes, without their prefix, that only ``JobContext.agent`` applies."""
+
 _TOOL_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 

@@ -75,7 +75,8 @@ class JobType(Generic[P, R]):
     ------
     TypeError
         The function cannot be a handler, such as a method or a generator; ``process`` is set for a coroutine function
-        or a handler with a ``JobContext``; or a parameter with ``Depends`` precedes an argument of the job.
+        or a handler with a ``JobContext``, or with an ``agent`` that only such a handler can use; or a parameter with
+        ``Depends`` precedes an argument of the job.
     InvalidRequest
         An option is malformed.
 
@@ -124,6 +125,11 @@ class JobType(Generic[P, R]):
         return self.needs is None and self.keep_logs is None and not self.process
 
     def _set_options(self, options: JobOptions) -> None:
+        if self.process and (idle := sorted(attributes.NEED_CONTEXT.intersection(options.agent or ()))):
+            raise TypeError(
+                f"{self.type}: 'agent' has {', '.join(map(repr, idle))}, which only a handler with a JobContext can "
+                "use. Take one as the first parameter, without process=True."
+            )
         self.options = options
         encoded = {"type": _encode(self.type), "meta": to_json(dict(options.meta or {})), "options": options.to_wire()}
         beside = options.beside()
