@@ -213,6 +213,16 @@ def exit_in_process() -> None:
     os._exit(7)
 
 
+@app.job("process.no_text", process=True, retry=1)
+def no_text_in_process() -> str:
+    return "\ud800"
+
+
+@app.job("no_text", retry=1)
+def no_text() -> str:
+    return "\ud800"
+
+
 @app.job("no.json", retry=1)
 async def no_json() -> Any:
     return object()

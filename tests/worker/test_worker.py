@@ -195,6 +195,14 @@ async def test_a_result_that_cannot_be_kept_fails_the_job(
         assert words in (await failure(await push(app, type)))["message"]
 
 
+async def test_a_result_that_is_not_json_fails_a_job_the_same_way_in_a_child_process(app: App) -> None:
+    async with working(app):
+        for type in ("no_text", "process.no_text"):
+            error = await failure(await push(app, type))
+            assert error["type"] == "TypeError"
+            assert error["message"].startswith(f"The result of the handler of {type!r} is not valid JSON: ")
+
+
 @pytest.mark.parametrize(
     ("kind", "type"),
     [

@@ -126,6 +126,22 @@ def to_json(value: Any, deepest: int = MAX_VALUE_DEPTH) -> bytes:
     return encoded
 
 
+def result_to_json(type: str, result: Any) -> bytes:
+    """Return the result of a handler as JSON.
+
+    Raises
+    ------
+    TypeError
+        The result contains something that JSON cannot represent.
+    InvalidPayload
+        The result is nested too deep.
+    """
+    try:
+        return to_json(result)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TypeError(f"The result of the handler of {type!r} is not valid JSON: {error}") from None
+
+
 def each_to_json(values: Sequence[Sequence[Any]]) -> list[bytes] | None:
     """Return what ``to_json`` returns for each of many lists, in a third of the time; ``None``: ask that.
 

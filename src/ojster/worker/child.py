@@ -25,7 +25,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from ojster.core.job import Job
-from ojster.core.values import to_json
+from ojster.core.values import result_to_json
 from ojster.handlers.held_context import HeldContext
 from ojster.handlers.job_type import JobType
 from ojster.handlers.kept_logs import Offer, collecting
@@ -163,7 +163,7 @@ def _run(request: _Request, lives: _Lives, send_line: Callable[[NewLine], None])
         if request.keep_logs is not None:
             handler = copy.copy(handler)
             handler.function = _kept(handler.function, request.keep_logs, send_line)
-        result = msgspec.Raw(to_json(_call(handler, app, request, lives)))
+        result = msgspec.Raw(result_to_json(handler.type, _call(handler, app, request, lives)))
     except Released as released:
         return {"release": msgspec.to_builtins(released.release("", "", 0))}
     except BaseException as error:  # also SystemExit, which would look like the death of the process

@@ -17,7 +17,7 @@ import msgspec
 from ojster.core.job import Job
 from ojster.core.plain_end import plain_seq
 from ojster.core.property_values import Changes
-from ojster.core.values import to_json
+from ojster.core.values import result_to_json
 from ojster.files.file import may_refer
 from ojster.handlers import middleware, tracing
 from ojster.handlers.context import JobContext, enter_job
@@ -264,7 +264,7 @@ class Executor:
         """Return the result of a handler as JSON, checked; ``None``: it has none."""
         if result is None:
             return None
-        encoded = _to_json(type, result)
+        encoded = result_to_json(type, result)
         if (handler := self._app.handlers.get(type)) is not None:
             handler.types.check_result(result, encoded)
         return encoded
@@ -447,13 +447,6 @@ async def _args_of(context: JobContext) -> list[Any]:
         # A number outside the range of a double: JSON allows it, and Python reads it as infinity.
         args: list[Any] = json.loads(context.job.envelope)["args"]
         return args
-
-
-def _to_json(type: str, result: Any) -> bytes:
-    try:
-        return to_json(result)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise TypeError(f"The result of the handler of {type!r} is not valid JSON: {error}") from None
 
 
 def _wrap(layer: Any, context: JobContext, inner: Any) -> Any:
