@@ -171,6 +171,26 @@ async def test_code_that_cannot_be_run_is_refused_when_its_workflow_is_created(a
     assert (await start(app, plain)).state == "running"
 
 
+async def test_code_that_returns_what_is_no_text_fails_with_what_is_wrong(app: App) -> None:
+    body = "def body(job):\n    print('\\ud800')\n    {}"
+    bodies = [body.format(line) for line in ("return '\\ud800'", "job['x'] = '\\ud800'", "info('\\ud800')")]
+    runs = [await start(app, code(text)) for text in [*bodies, body.format("raise ValueError('no \\ud800')")]]
+    said = []
+    async with working(app, code=Sandbox()):
+        for run in runs:
+            with pytest.raises(WorkflowFailed) as failed:
+                await run.aresult(PATIENCE)
+            assert failed.value.error is not None
+            said.append((failed.value.error.errors[0]["type"], failed.value.error.errors[0]["message"]))
+    why = "'utf-8' codec can't encode character '\\ud800'"
+    assert [type for type, _ in said] == ["TypeError", "TypeError", "UnicodeEncodeError", "ValueError"]
+    assert all(
+        message.startswith(f"The result and the properties must be JSON values: {why}") for _, message in said[:2]
+    )
+    assert said[2][1].startswith(why)
+    assert said[3][1] == "no ?"
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -126,7 +126,7 @@ class FrameWriter:
 
     def send(self, frame: dict[str, Any]) -> None:
         """Write a frame."""
-        raw = json.dumps(frame, allow_nan=False).encode()
+        raw = json.dumps(frame, allow_nan=False, ensure_ascii=False).encode()  # refuses what is no text
         self._stream.write(len(raw).to_bytes(4, "big") + raw)
 
 
@@ -157,7 +157,7 @@ def main() -> None:
 
     def say(line: str) -> None:
         nonlocal room
-        output.append(line[:room])
+        output.append(clean(line[:room]))
         room -= len(output[-1])
 
     job = Job(request, lambda note: wire.send({"note": note}))
@@ -196,6 +196,11 @@ def run(policy: Any, request: dict[str, Any], job: Job, modules: Any, say: Any) 
         return {"error": describe(error)}
 
 
+def clean(text: str) -> str:
+    """Return a text without surrogates, which no JSON can have."""
+    return text.encode(errors="replace").decode()
+
+
 def describe(error: BaseException) -> dict[str, Any]:
     """Return the JSON members that describe an exception."""
     # Not `extract_tb`: it looks for the source of each frame, and from Python 3.13 on imports modules to do so, which a
@@ -207,7 +212,7 @@ def describe(error: BaseException) -> dict[str, Any]:
         message = ""
     shown: dict[str, Any] = {
         "type": type(error).__name__,
-        "message": message[:MAX_MESSAGE_CHARS] or type(error).__name__,
+        "message": clean(message[:MAX_MESSAGE_CHARS]) or type(error).__name__,
         "backtrace": [
             f"line {line}, in {frame.f_code.co_name}" for frame, line in frames if frame.f_code.co_filename == "<body>"
         ],
