@@ -166,6 +166,27 @@ async def test_deliveries_that_wait_for_a_server_are_no_jobs_that_no_worker_can_
     assert ("waiting", QUEUE) in [(one["kind"], one.get("subject")) for one in findings]
 
 
+@pytest.mark.parametrize(
+    ("events", "filter", "why"),
+    [
+        (["job.*", "workflow.*"], {"queues": ["a"]}, "'workflow.*' have no queue, so 'filter.queues'"),
+        (["workflow.completed"], {"job_types": ["x"]}, "'workflow.completed' have no job type, so 'filter.job_types'"),
+        (["queue.paused"], {"queues": ["a"], "job_types": ["x"]}, "'queue.paused' have no job type"),
+    ],
+)
+async def test_a_filter_that_lets_no_event_pass_is_refused(
+    http: Http, endpoint: Endpoint, events: list[str], filter: dict[str, list[str]], why: str
+) -> None:
+    refused = await http("POST", SUBSCRIPTIONS, {"url": endpoint.url, "events": events, "filter": filter})
+    assert refused.status_code == 400
+    assert why in refused.json()["error"]["message"]
+    there = f"{SUBSCRIPTIONS}/{(await subscribe(http, endpoint, *events))['id']}"
+    assert (await http("PATCH", there, {"filter": filter})).status_code == 400
+    assert (await http("PATCH", there, {"filter": filter, "events": ["job.*"]})).status_code == 200
+    assert (await http("PATCH", there, {"events": events})).status_code == 400
+    assert (await http("PATCH", there, {"events": ["*", "backpressure.*", "queue.full"]})).status_code == 200
+
+
 async def test_subscriptions_filter_events_and_never_match_deliveries(
     http: Http, bench: Bench, application: Application, endpoint: Endpoint
 ) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import Final
 
 from ojster.core.errors import InvalidRequest
-from ojster.core.parsing import meant_by
+from ojster.core.parsing import matches_any, meant_by
 
 EVENT_TYPES: Final = frozenset(
     {
@@ -153,6 +153,44 @@ _KNOWN: Final = EVENT_TYPES | _SPECIFIED
 _KNOWN_OR_PREFIX: Final = _KNOWN.union(
     {"*"}, (f"{type[:place]}.*" for type in _KNOWN for place, character in enumerate(type) if character == ".")
 )
+
+
+_OTHER_JOB_EVENTS: Final = frozenset(
+    {"backpressure.dropped", "dead_letter.added", "dead_letter.deleted", "dead_letter.retried", "rate_limit.dropped"}
+)
+_JOB_EVENTS: Final = _OTHER_JOB_EVENTS.union(type for type in EVENT_TYPES if type.startswith("job."))
+_QUEUE_EVENTS: Final = _JOB_EVENTS.union(
+    {"backpressure.rejected", "backpressure.warning", "dead_letter.pruned", "scheduling.queue_starved"},
+    (type for type in EVENT_TYPES if type.startswith("queue.")),
+)
+
+
+def check_filter(types: Collection[str], queues: Collection[str], job_types: Collection[str]) -> None:
+    """Refuse a filter by queues or job types that lets no event of a type pass, because such events have none.
+
+    Parameters
+    ----------
+    types:
+        Types of events, ``*`` and prefixes among them.
+    queues, job_types:
+        The members of the filter; empty: all.
+
+    Raises
+    ------
+    InvalidRequest
+        Events of a type have no queue, or no job type.
+    """
+    for what, member, chosen, passing in (
+        ("queue", "queues", queues, _QUEUE_EVENTS),
+        ("job type", "job_types", job_types, _JOB_EVENTS),
+    ):
+        for type in types if chosen else ():
+            if not any(matches_any(known, (type,)) for known in passing | _SPECIFIED):
+                raise InvalidRequest(
+                    f"Events of the type {type!r} have no {what}, so 'filter.{member}' lets none of them pass. "
+                    "Subscribe to them without it.",
+                    field=f"filter.{member}",
+                )
 
 
 def check_event_types(types: Collection[str], field: str, *, may_end_in_star: bool = False) -> None:

@@ -18,7 +18,7 @@ from ojster.core.states import JobState
 from ojster.core.timestamps import format_timestamp
 from ojster.events import webhooks, wire
 from ojster.events.calls import WebhookCalls
-from ojster.events.event_types import check_event_types
+from ojster.events.event_types import check_event_types, check_filter
 from ojster.events.subscription import Subscription
 from ojster.events.webhooks import Change
 from ojster.events.wire import EventFilterBody, SubscriptionBody, SubscriptionInfo, SubscriptionPatchBody
@@ -44,12 +44,13 @@ class WebhookService(CapabilityService, WebhookCalls):
         Raises
         ------
         InvalidRequest
-            A type of events does not exist.
+            A type of events does not exist, or none of its events passes the filter.
         Forbidden
             The caller is limited to certain queues, and the filter names others or none.
         """
         chosen = body.filter or EventFilterBody()
         self.scope.check_queue(chosen.queues or None)
+        check_filter(body.events, chosen.queues, chosen.job_types)
         subscription = Subscription(
             id=f"sub_{new_id()}",
             url=body.url,
@@ -113,7 +114,7 @@ class WebhookService(CapabilityService, WebhookCalls):
         NotFound
             There is no such subscription.
         InvalidRequest
-            A type of events does not exist.
+            A type of events does not exist, or none of its events passes the filter.
         Forbidden
             The caller is limited to certain queues, and the filter names others or none.
         """

@@ -18,11 +18,12 @@ from ojster.core.errors import NotFound, OjsterError
 from ojster.core.events import SOURCE, describe_event
 from ojster.core.ids import new_id
 from ojster.core.signatures import new_secret, replacement
+from ojster.events.event_types import check_filter
 from ojster.events.subscription import Subscription, active_subscriptions, decode_subscription
 from ojster.insight.receivers import DeliveryOutcome, forget_receiver, note_outcome
 from ojster.jobs.new_job import NewJob, read_job
 from ojster.jobs.push import admit
-from ojster.storage.call import for_each
+from ojster.storage.call import for_each, returns_refusal
 from ojster.storage.effects import PerTransaction
 from ojster.storage.transaction import Transaction
 
@@ -99,8 +100,9 @@ class Change(msgspec.Struct, frozen=True):
 
 
 @for_each
+@returns_refusal
 def change_subscriptions(tx: Transaction, change: Change) -> Subscription | OjsterError:
-    """Change subscriptions; for each, return the changed subscription or a `NotFound`."""
+    """Change subscriptions; for each, return the changed subscription or its refusal."""
     # The whole subscription is written back, and a rotation keeps the last secret as the former one: the second of
     # two changes must see the first.
     known = _find(tx, change.id, tx.for_update)
@@ -110,6 +112,8 @@ def change_subscriptions(tx: Transaction, change: Change) -> Subscription | Ojst
     if change.rotate:
         members |= replacement(known.secret, new_secret(), tx.now)
     changed = msgspec.structs.replace(known, **members)
+    if not members.keys().isdisjoint(("events", "queues", "job_types")):
+        check_filter(changed.events, changed.queues, changed.job_types)
     forget_receiver(tx, change.id)  # it may be another address by now, or be turned off
     _write(tx, changed)
     return changed
