@@ -27,8 +27,6 @@ OTHER_NAMES = {
     "job.attempt_failed": "an entry of a job's history",
     "job.attempt_started": "an entry of a job's history",
     "job.created": "an entry of a job's history",
-    "job.reaction_failed": "an entry of a job's history",
-    "job.skipped": "an entry of a job's history",
     "rate_limit.concurrency": "a member of a request",
     "rate_limit.key": "a member of a request",
     "rate_limit.on_limit": "a member of a request",
