@@ -92,6 +92,18 @@ async def test_a_token_for_some_queues_manages_those(door: GuardedServer) -> Non
     assert len(listed.json()["jobs"]) == 1
 
 
+async def test_a_token_for_some_queues_lists_those(door: GuardedServer) -> None:  # noqa: F811
+    headers = await limited(door)
+    for name in ("mine", "shop.eu"):
+        await door.bench.service.queues.create(name)
+    listed = (await door.http("GET", f"{BASE}/queues", headers=headers)).json()["queues"]
+    assert [queue["name"] for queue in listed] == ["mine", "shop.eu"]
+    everything = (await door.http("GET", f"{BASE}/queues", headers=await door.token(Grant(Role.OWNER)))).json()[
+        "queues"
+    ]
+    assert len(everything) > len(listed)
+
+
 FOR_ALL_QUEUES: list[tuple[str, str, Any]] = [
     ("PATCH", "/cron/nightly", {"enabled": False}),
     ("DELETE", "/cron/nightly", None),

@@ -49,13 +49,16 @@ class QueueService(CapabilityService, QueueCalls):
     async def all(self, *, internal: bool = False) -> list[Queue]:
         """Return all queues by name; for a tenant, only the queues that have had its jobs.
 
+        A caller that is limited to certain queues gets only these.
+
         Parameters
         ----------
         internal:
             Whether queues of the server's own work are listed, too.
         """
         known = await self.database.read(queues.list_queues, None)
-        names = [queue for queue in known if internal or not is_internal(queue.name)]
+        wanted = [queue for queue in known if internal or not is_internal(queue.name)]
+        names = [queue for queue in wanted if self.scope.covers(queue.name)]
         if self.scope.tenant is None:
             return names
         if self.scope.tenant == NOBODY:
