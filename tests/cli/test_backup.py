@@ -161,6 +161,18 @@ async def test_nothing_is_overwritten(saved: tuple[Path, str], tmp_path: Path) -
         await save(tmp_path / "jobs.db", saved[0], None)
 
 
+async def test_a_backup_without_the_place_of_the_files_is_refused(saved: tuple[Path, str], tmp_path: Path) -> None:
+    (tmp_path / "jobs.db-files").rename(tmp_path / "elsewhere")  # as with: ojster serve --files elsewhere
+    target = tmp_path / "second.tar"
+    with pytest.raises(
+        InvalidRequest, match=r"has files \(1\), but there is no directory .*jobs.db-files. .*--no-files"
+    ):
+        await save(tmp_path / "jobs.db", target, store_for(f"sqlite:///{tmp_path}/jobs.db"))
+    assert not list(tmp_path.glob("second*"))
+    assert (await save(tmp_path / "jobs.db", target, DirectoryStore(tmp_path / "elsewhere"))).files == 1
+    assert (await save(tmp_path / "jobs.db", tmp_path / "third.tar", None)).jobs == 50
+
+
 async def test_a_file_with_a_missing_piece_is_damaged_in_the_backup(saved: tuple[Path, str], tmp_path: Path) -> None:
     piece = next((tmp_path / "jobs.db-files" / saved[1]).iterdir())
     piece.write_bytes(b"something else")
@@ -183,7 +195,7 @@ async def test_an_upload_goes_on_after_a_restore_or_begins_again(tmp_path: Path,
     await files.write(begun.id, 0, pieces_of(CONTENT[:5_000_000]))
     await app.aclose()
     if is_lost:
-        shutil.rmtree(tmp_path / "jobs.db-files")
+        shutil.rmtree(tmp_path / "jobs.db-files" / begun.id)
     summary = await save(tmp_path / "jobs.db", tmp_path / "saved.tar", store_for(url))
     assert summary.missing == [begun.id] * is_lost
     restore(tmp_path / "saved.tar", tmp_path / "again.db", tmp_path / "again.db-files")

@@ -343,7 +343,7 @@ def test_where_files_are_kept(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) ->
     assert isinstance(store_for("sqlite:///:memory:"), MemoryStore)
     beside = store_for(f"sqlite:///{tmp_path}/jobs.db")
     assert isinstance(beside, DirectoryStore)
-    assert beside._root == tmp_path / "jobs.db-files"
+    assert beside.root == tmp_path / "jobs.db-files"
     assert store_for("postgresql://x") is None
     monkeypatch.setenv("OJSTER_FILES", str(tmp_path))
     assert isinstance(store_for("postgresql://x"), DirectoryStore)

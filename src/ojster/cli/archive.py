@@ -24,7 +24,7 @@ import msgspec
 from ojster.core.errors import BackendError, BackendUnavailable, Conflict, InvalidRequest
 from ojster.core.timestamps import format_timestamp, system_clock
 from ojster.core.version import __version__
-from ojster.files.store import FileStore
+from ojster.files.store import DirectoryStore, FileStore
 from ojster.storage.migrations import refuse_newer, scripts
 from ojster.storage.sqlite.schema import schema_version
 
@@ -65,6 +65,8 @@ def back_up(database: Path, target: Path, store: FileStore | None) -> ArchiveSum
         written to the archive.
     Conflict
         The archive exists.
+    InvalidRequest
+        The directory for the files does not exist, but the database has files; or the database is damaged.
     """
     if not database.exists():
         raise BackendUnavailable(f"There is no database file {database}. Check --url.")
@@ -159,7 +161,13 @@ def _write(archive: tarfile.TarFile, copy: Path, store: FileStore | None) -> Arc
     members: dict[str, str] = {}
     summary = _count(copy)
     if store is not None:
-        for file, pieces in _pieces(copy).items():
+        by_file = _pieces(copy)
+        if by_file and isinstance(store, DirectoryStore) and not store.root.exists():
+            raise InvalidRequest(
+                f"The database has files ({len(by_file)}), but there is no directory {store.root}. Name the storage of "
+                "'ojster serve' with --files, or save the database alone with --no-files."
+            )
+        for file, pieces in by_file.items():
             try:
                 contents = asyncio.run(_read(store, pieces))
             except BackendError:

@@ -56,16 +56,16 @@ class DirectoryStore:
     """A file store in a directory, created with the first file. All servers must share the directory."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self.root = root
 
     async def put(self, name: str, piece: bytes) -> None:
         """Store a piece."""
-        await self._try(self._put, self._root / name, piece)
+        await self._try(self._put, self.root / name, piece)
 
     async def get(self, name: str) -> bytes:
         """Return a piece."""
         try:
-            return await asyncio.to_thread((self._root / name).read_bytes)
+            return await asyncio.to_thread((self.root / name).read_bytes)
         except FileNotFoundError:
             raise missing(name) from None
         except OSError as error:
@@ -73,11 +73,11 @@ class DirectoryStore:
 
     async def delete(self, name: str) -> None:
         """Delete a piece."""
-        await self._try(lambda: (self._root / name).unlink(missing_ok=True))
+        await self._try(lambda: (self.root / name).unlink(missing_ok=True))
 
     async def delete_file(self, file_id: str) -> None:
         """Delete all pieces of a file."""
-        directory = self._root / file_id
+        directory = self.root / file_id
         await self._try(partial(shutil.rmtree, directory, onerror=_ignore_missing))
 
     async def _try(self, action: Callable[..., object], *args: object) -> None:
