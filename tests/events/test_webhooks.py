@@ -187,6 +187,15 @@ async def test_a_filter_that_lets_no_event_pass_is_refused(
     assert (await http("PATCH", there, {"events": ["*", "backpressure.*", "queue.full"]})).status_code == 200
 
 
+@pytest.mark.parametrize("filter", [{"queues": ["a", "shop.*"]}, {"job_types": ["order.*"]}])
+async def test_a_filter_has_whole_names(http: Http, endpoint: Endpoint, filter: dict[str, list[str]]) -> None:
+    refused = await http("POST", SUBSCRIPTIONS, {"url": endpoint.url, "events": ["job.*"], "filter": filter})
+    assert refused.status_code == 400
+    assert ".*'" in refused.json()["error"]["message"]
+    there = f"{SUBSCRIPTIONS}/{(await subscribe(http, endpoint, 'job.*'))['id']}"
+    assert (await http("PATCH", there, {"filter": filter})).status_code == 400
+
+
 async def test_subscriptions_filter_events_and_never_match_deliveries(
     http: Http, bench: Bench, application: Application, endpoint: Endpoint
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Final
 
 from ojster.core.errors import InvalidRequest
 from ojster.core.parsing import matches_any, meant_by
+from ojster.jobs.names import check_queue_name, check_type
 
 EVENT_TYPES: Final = frozenset(
     {
@@ -168,7 +169,7 @@ _QUEUE_EVENTS: Final = _JOB_EVENTS.union(
 
 
 def check_filter(types: Collection[str], queues: Collection[str], job_types: Collection[str]) -> None:
-    """Refuse a filter by queues or job types that lets no event of a type pass, because such events have none.
+    """Refuse a filter by queues or job types that lets no event of a type pass, or names what can be none.
 
     Parameters
     ----------
@@ -180,8 +181,12 @@ def check_filter(types: Collection[str], queues: Collection[str], job_types: Col
     Raises
     ------
     InvalidRequest
-        Events of a type have no queue, or no job type.
+        Events of a type have no queue, or no job type; or a name is malformed, such as ``shop.*``.
     """
+    for queue in queues:
+        check_queue_name(queue)
+    for job_type in job_types:
+        check_type(job_type)
     for what, member, chosen, passing in (
         ("queue", "queues", queues, _QUEUE_EVENTS),
         ("job type", "job_types", job_types, _JOB_EVENTS),
