@@ -58,16 +58,16 @@ class LoopWatch:
             waited, blocked = time.monotonic() - began, time.monotonic() - seen
             if blocked > 2 * TICK_SECONDS and self.backup_heartbeat is not None:
                 self.backup_heartbeat.beat(blocked)
-            if blocked < BLOCKED_SECONDS or seen == reported:
-                continue
-            reported = seen
-            if waited >= BLOCKED_SECONDS:  # this thread has stood still, too
+            if waited >= BLOCKED_SECONDS:  # this thread has stood still, too; the loop may have had a turn since
+                reported = seen
                 log.warning(
                     "this process has stood still for %.0f seconds, so that leases of its jobs may have ended: it was "
                     "stopped or paused, its machine is overloaded, or a function did not release Python's lock (GIL)",
                     waited,
                 )
+            if blocked < BLOCKED_SECONDS or seen == reported:
                 continue
+            reported = seen
             frame = sys._current_frames().get(self._thread_id)
             stack = "" if frame is None else "".join(traceback.format_stack(frame))
             log.warning(
