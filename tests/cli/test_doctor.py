@@ -63,6 +63,27 @@ def test_a_reader_that_keeps_the_log_of_a_file_is_found(file_url: str, monkeypat
         assert check()[0]
 
 
+def test_a_checkpoint_of_another_process_is_no_reader_that_keeps_the_log(
+    file_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "MAX_LOG_BYTES", 0)
+    migrate_database(file_url)
+    path = sqlite_path(file_url)
+    check = dict(checks_of(file_url))["file"]
+    found: list[bool] = []
+
+    def look(_: int) -> bool:
+        found.append(check()[0])
+        return False
+
+    with closing(apsw.Connection(path)) as writer, closing(apsw.Connection(path)) as other:
+        writer.execute("CREATE TABLE other (a)")
+        writer.execute("BEGIN IMMEDIATE")
+        other.set_busy_handler(look)  # it has begun a checkpoint, and meets the writer
+        other.execute("PRAGMA wal_checkpoint(FULL)").fetchall()
+    assert found == [True]
+
+
 def test_who_keeps_others_waiting_for_a_lock_is_found_and_no_check_waits_long(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,8 +123,8 @@ def _is_kept(path: Path) -> bool:
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
     rows: list[Any] = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
     connection.close()
-    ((_, pages, copied),) = rows
-    return bool(copied < pages / 2)
+    ((is_elsewhere, pages, copied),) = rows  # another process may be copying it at this moment
+    return bool(not is_elsewhere and copied < pages / 2)
 
 
 def _integrity(path: Path) -> Diagnosis:
