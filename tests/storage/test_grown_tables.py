@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import psycopg
 import pytest
 
@@ -14,7 +16,7 @@ from ojster.storage.open import open_database
 from ojster.storage.postgres import statistics
 from ojster.storage.postgres.url import parse_postgres_url
 from ojster.storage.transaction import Transaction
-from tests.conftest import request
+from tests.conftest import request, url_of_schema
 from tests.storage.statements import success_of
 from tests.storage.test_postgres_plans import FINISHED
 from tests.waiting import LONG_WAIT
@@ -22,14 +24,14 @@ from tests.waiting import LONG_WAIT
 pytestmark = [pytest.mark.anyio, pytest.mark.needs("planner-settings")]
 
 
-async def test_a_plan_for_a_small_table_is_not_used_when_it_has_grown(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("postgres_url")
+async def test_a_plan_for_a_small_table_is_not_used_when_it_has_grown(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first jobs after an idle night find a few rows. What is planned for these would read all of a burst."""
-    service = Service(open_database(f"{postgres_url}&connections=1"))
-    parsed = parse_postgres_url(postgres_url)
+    url = url_of_schema(f"Grown-{os.getpid()}")  # it has to be quoted in SQL
+    service = Service(open_database(f"{url}&connections=1", migrate=True))
+    parsed = parse_postgres_url(url)
     try:
-        with psycopg.connect(parsed.conninfo, options=f"-c search_path={parsed.schema}", autocommit=True) as other:
+        with psycopg.connect(parsed.conninfo, options=f'-c search_path="{parsed.schema}"', autocommit=True) as other:
             if other.info.server_version < 150000:
                 pytest.skip("counts of rows cannot be published at once")
             monkeypatch.setattr(statistics, "LOOK_SECONDS", LONG_WAIT)

@@ -20,7 +20,7 @@ LOOK_TRANSACTIONS: Final = 20
 # counted rows, no plan reads all of them, and autovacuum is soon enough.
 _GROWN: Final = """
 SELECT oid::regclass::text FROM pg_class
-WHERE relnamespace = to_regnamespace(?) AND relkind = 'r' AND reltuples < 5000
+WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = ?) AND relkind = 'r' AND reltuples < 5000
   AND pg_stat_get_live_tuples(oid) > 100 + 2 * reltuples AND pg_has_role(relowner, 'USAGE')
 """
 
