@@ -14,6 +14,7 @@ from aiohttp.client_reqrep import ConnectionKey
 from ojster import App
 from ojster.client.client import HttpClient
 from ojster.core.errors import BackendError, BackendUnavailable
+from ojster.core.shown_errors import error_of
 from ojster.schedules.cron import Cron
 from ojster.server.application import Application
 from ojster.service import Service
@@ -97,6 +98,13 @@ async def test_an_error_of_another_program_is_told_from_one_of_a_server(content:
     with pytest.raises(BackendUnavailable, match=r"http://test is unavailable .* Retry later\."):
         await client.queues.all()
     await client.close()
+
+
+def test_the_details_of_an_error_may_have_any_names() -> None:
+    details = {"self": 1, "message": "more"}
+    for code, status in (("not_found", 404), ("TENANT_LIMIT_EXCEEDED", 429), ("unknown", 502)):
+        error = error_of({"code": code, "message": "why", "details": details}, status)
+        assert (error.message, error.details) == ("why", details)
 
 
 @pytest.fixture

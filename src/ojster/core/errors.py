@@ -53,7 +53,7 @@ class OjsterError(Exception):
     kind: ClassVar[str | None] = None
     """Value of ``error.type`` in the response; ``None``: omitted."""
 
-    def __init__(self, message: str, **details: Any) -> None:
+    def __init__(self, message: str, /, **details: Any) -> None:
         super().__init__(message)
         self.message = message
         self.details = details
@@ -201,7 +201,7 @@ class NotFound(OjsterError):
     status = 404
     retryable = False
 
-    def __init__(self, message: str, **details: Any) -> None:
+    def __init__(self, message: str, /, **details: Any) -> None:
         super().__init__(message, **details)
         if details.get("resource_type") == "job":
             self.hint = "Check the identifier; finished jobs are deleted when their retention period is over."
@@ -366,7 +366,7 @@ class TenantLimitExceeded(OjsterError):
     code = "TENANT_LIMIT_EXCEEDED"
     status = 429
 
-    def __init__(self, message: str, *, wait_micros: int | None = None, **details: Any) -> None:
+    def __init__(self, message: str, /, *, wait_micros: int | None = None, **details: Any) -> None:
         super().__init__(message, **details)
         self._wait = -(-(wait_micros or 1_000_000) // 1_000_000)
 
