@@ -23,7 +23,6 @@ log = logging.getLogger(__name__)
 ENDING_SECONDS: Final = 20.0
 """Time after the grace period in which a process ends what it has started, before it is ended, in seconds."""
 
-
 PATIENCE_SECONDS: Final = 1.0
 """Time after Ctrl+C in which a command may end by itself, in seconds."""
 

@@ -28,8 +28,8 @@ WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = ?) AND relkin
 class TableStatistics:
     """The statistics of the tables in a schema, looked after by a process that writes.
 
-    It analyzes small tables that have grown to more than twice of what PostgreSQL has counted, and 100 rows. All
-    connections then plan their statements on these tables anew.
+    It analyzes a small table when its rows exceed twice the number that the last analysis found by more than 100. All
+    connections then plan their statements on this table anew.
     """
 
     def __init__(self, schema: str) -> None:
