@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -64,3 +65,23 @@ async def test_what_only_reads_is_refused_in_the_same_way(
     with pytest.raises(error):
         await service.database.read(_run, (statement,))
     assert await service.database.read(_run, ("SELECT 1",)) == 1
+
+
+@for_each
+def _go_on_after_a_failed_part(tx: Transaction, inside: int) -> int:
+    """Catch the error of a part of the transaction, whose first statement fails because of one before the part."""
+    with contextlib.ExitStack() as outer:
+        for _ in range(inside):
+            outer.enter_context(tx.savepoint())
+        tx.execute("CREATE TABLE nowhere.nothing ()")
+        with contextlib.suppress(Exception), tx.savepoint():
+            tx.execute("SELECT 1")
+        tx.execute("SELECT 1")
+    return inside
+
+
+@pytest.mark.parametrize("inside", [0, 1, 2])
+async def test_a_statement_that_fails_before_a_part_of_the_transaction_is_named(service: Service, inside: int) -> None:
+    with pytest.raises(BackendUnavailable, match='schema "nowhere" does not exist'):
+        await service.database.run(_go_on_after_a_failed_part, inside)
+    assert await service.database.run(_run, ("SELECT 1",)) == 1

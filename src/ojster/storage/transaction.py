@@ -130,6 +130,7 @@ class Transaction(ABC):
         """Rows that are read once in a transaction, by their number, for whoever reads them."""
         self.outages: Outages | None = None
         """The outages of the database; ``None``: they do not matter, because no lease ends in this transaction."""
+        self._depth = 0
         self.began = time.monotonic()
         """When the database was first asked for this transaction, in seconds of the monotonic clock."""
 
@@ -190,13 +191,8 @@ class Transaction(ABC):
     def move(self, job: Job, state: str) -> None:
         """Change the state of ``job``, and update the counts of its queue. The row is not written."""
         JOB_STATES.check(job.state, state)
-        counts = self.effects.counts
-        counts[job.queue, job.state] -= 1
-        counts[job.queue, state] += 1
-        if job.tenant:
-            theirs = qualify(job.tenant, job.queue)
-            counts[theirs, job.state] -= 1
-            counts[theirs, state] += 1
+        self.count(job.queue, job.tenant, job.state, -1)
+        self.count(job.queue, job.tenant, state, 1)
         job.moved = (job.state, state)
         job.state = state
 
@@ -294,15 +290,18 @@ class Transaction(ABC):
     def savepoint(self) -> Iterator[None]:
         """Roll back rows and effects of the block if it raises."""
         mark = self.effects.mark()
-        self.execute("SAVEPOINT inner_part")
+        self._depth += 1
+        name = f"part_{self._depth}"  # of its own: if this one is not made, the rollback must not reach an outer one
+        self.execute(f"SAVEPOINT {name}")
         try:
             yield
         except BaseException:
             self.effects.restore(mark)
-            self.execute("ROLLBACK TO inner_part")
+            self.execute(f"ROLLBACK TO {name}")
             raise
         finally:
-            self.execute("RELEASE inner_part")
+            self._depth -= 1
+            self.execute(f"RELEASE {name}")
 
     # The statements that differ from database to database
 

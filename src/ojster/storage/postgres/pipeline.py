@@ -57,6 +57,10 @@ _RETRYABLE_SQLSTATES: Final = frozenset({"40001", "40P01", "55P03", "23505", "23
 """SQLSTATEs after which the transaction is run again: serialization failures, deadlocks, unavailable locks, and unique
 or exclusion violations. The next run sees the changes of the other transaction."""
 
+_CONSEQUENCES: Final = frozenset({"25P02", "3B001"})
+"""SQLSTATEs of statements after a failed one: in a transaction that waits for its rollback, and with a savepoint that
+was sent after the failed statement and therefore was not made."""
+
 _IDLE: Final = frozenset({"25P03", "57P05"})
 """SQLSTATEs of a session that was ended because it sent nothing: no commit of it has begun."""
 
@@ -308,6 +312,8 @@ class PipelineConnection:
         self._readable, self._usable = select.poll(), select.poll()
         self._readable.register(socket, select.POLLIN)
         self._usable.register(socket, select.POLLIN | select.POLLOUT)
+        self._broken_by: PGresult | None = None
+        """The failure that the transaction has not been rolled back from."""
         self._rows = Transformer(_CONTEXT)
         self.last_command: bytes | None = None
         """Command tag of the last successful statement."""
@@ -453,6 +459,9 @@ class PipelineConnection:
             for sql in self._new_names:  # the preparation may have failed, or been skipped
                 del self._names[sql]  # type: ignore[union-attr]  # it has prepared
         self._new_names.clear()
+        if failed is not None and self._broken_by is not None and _sqlstate(failed) in _CONSEQUENCES:
+            failed = self._broken_by
+        self._broken_by = failed
         if failed is not None:
             raise _failure(failed, undone=undone)
         return results
@@ -477,10 +486,14 @@ class PipelineConnection:
 
 
 def _failure(result: PGresult, *, undone: bool) -> Exception:
-    sqlstate = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+    sqlstate = _sqlstate(result)
     message = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or result.error_message).decode()
     if sqlstate in _RETRYABLE_SQLSTATES:
         return TryAgain(f"{message} ({sqlstate})")
     if sqlstate in _LOST:
         return ConnectionLost(message, undone=undone or sqlstate in _IDLE)
     return StatementFailed(sqlstate, message)
+
+
+def _sqlstate(result: PGresult) -> str:
+    return (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
