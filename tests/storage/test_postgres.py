@@ -24,7 +24,7 @@ from ojster.service import Service
 from ojster.storage.call import for_each
 from ojster.storage.database import without_password
 from ojster.storage.open import migrate_database, open_database
-from ojster.storage.postgres import notifier, pipeline, transaction
+from ojster.storage.postgres import notifier, pipeline, reachable, transaction
 from ojster.storage.postgres.abilities import ABILITIES
 from ojster.storage.postgres.database import PostgresDatabase
 from ojster.storage.postgres.pipeline import ConnectionLost, translate
@@ -33,7 +33,7 @@ from ojster.storage.transaction import Transaction, TryAgain
 from ojster.workflows.run import due as workflow_due
 from tests.conftest import SERVER_VARIABLE, Clock, request, until_parked, url_of_schema
 from tests.postgres import PostgresServer
-from tests.waiting import LONG_WAIT, PATIENCE
+from tests.waiting import LONG_WAIT, PATIENCE, until
 
 pytestmark = pytest.mark.anyio
 
@@ -390,6 +390,24 @@ class TestCallersTransactionsThatStayOpen:
         guest.rollback()
         await engines[0].database.run(run_due, None)
         assert (await engines[0].jobs.find(pushed.job.id)).state == "available"
+
+    async def test_who_waits_for_a_lock_says_where_to_look(
+        self,
+        engines: list[Service],
+        guest: psycopg.Connection,
+        postgres_url: str,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        monkeypatch.setattr(pipeline, "DOUBT_SECONDS", 0.001)
+        monkeypatch.setattr(reachable, "LOG_SECONDS", 0.0)
+        (pushed,) = await engines[0].jobs.enqueue([request()])
+        guest.execute(f"SELECT 1 FROM {parse_postgres_url(postgres_url).schema}.jobs FOR UPDATE")
+        cancelled = asyncio.create_task(engines[0].jobs.cancel(pushed.job.id))
+        await asyncio.to_thread(until, lambda: "`ojster doctor` says who holds it" in caplog.text)
+        assert not cancelled.done()
+        guest.rollback()
+        await asyncio.wait_for(cancelled, PATIENCE)
 
     async def test_unique_jobs_need_to_see_what_others_have_committed(
         self, postgres_url: str, guest: psycopg.Connection

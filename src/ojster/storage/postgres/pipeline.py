@@ -27,7 +27,7 @@ from psycopg.pq.abc import PGresult
 from ojster.core.printable import unstorable
 from ojster.storage.migrations import scripts
 from ojster.storage.postgres.abilities import NOTHING, Lacks, without
-from ojster.storage.postgres.reachable import birth_of, successor, with_first
+from ojster.storage.postgres.reachable import birth_of, log_wait, successor, with_first
 from ojster.storage.transaction import ColumnType, Parameters, Row, TryAgain
 
 ANSWER_TIMEOUT_SECONDS: Final = 60.0
@@ -473,12 +473,13 @@ class PipelineConnection:
         return libpq.get_result()
 
     def _wait(self, poll: select.poll) -> None:
-        deadline = time.monotonic() + self._patience
-        doubt = DOUBT_SECONDS
+        began, doubt = time.monotonic(), DOUBT_SECONDS
         while not poll.poll(min(doubt, self._patience) * 1000):
             doubt *= 2  # a primary that is only slow should not get many connections more
-            if time.monotonic() >= deadline:
+            waited = time.monotonic() - began
+            if waited >= self._patience:
                 raise ConnectionLost(f"The database has not answered for {self._patience:g} seconds.")
+            log_wait(waited)
             self._successor = successor(self._birth, self._conninfo)
             if self._successor is not None:
                 raise ConnectionLost("The database does not answer, and another server has become the primary.")

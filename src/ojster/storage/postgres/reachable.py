@@ -21,6 +21,9 @@ FIRST_PAUSE_SECONDS: Final = 0.1
 MAX_PAUSE_SECONDS: Final = 2.0
 """Maximum pause before another try, in seconds."""
 
+LOG_SECONDS: Final = 5.0
+"""Time without an answer to a statement, in seconds, from which on the log says so."""
+
 WRONG_URL: Final = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password supplied")
 """What errors say for which waiting is of no use: another URL is needed."""
 
@@ -52,6 +55,16 @@ def wait_until_reachable(url: PostgresUrl, seconds: float) -> None:
             pause = min(pause * 2, MAX_PAUSE_SECONDS)
         else:
             return
+
+
+def log_wait(waited: float) -> None:
+    """Log that a statement is still without an answer, and how to find out why. ``waited``: since when, in seconds."""
+    if waited >= LOG_SECONDS:
+        log.warning(
+            "the database has not answered for %.0f s; if the statement waits for a lock, `ojster doctor` says who "
+            "holds it",
+            waited,
+        )
 
 
 def birth_of(connection: psycopg.Connection, conninfo: str) -> object:
