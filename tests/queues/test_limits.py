@@ -155,11 +155,12 @@ async def test_on_limit_drops_or_reschedules_a_job(bench: Bench) -> None:
     assert "rate_limit.dropped" in await bench.events()
 
 
-async def test_a_handler_can_ask_for_a_pause(bench: Bench) -> None:
+@pytest.mark.parametrize("is_relative", [False, True])
+async def test_a_handler_can_ask_for_a_pause(bench: Bench, *, is_relative: bool) -> None:
     for _ in range(2):
         await push(bench, concurrency=5)
     job = await bench.fetch_one()
-    until = format_timestamp(bench.clock.now + 60 * SECOND)
+    until = "+PT60S" if is_relative else format_timestamp(bench.clock.now + 60 * SECOND)
     await bench.fail(job, "RateLimitExceeded", rate_limit_until=until)
     await bench.run_due(after=30)
     assert await bench.fetch() == []

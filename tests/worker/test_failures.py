@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from ojster import App, Retry, Worker
+from ojster import App, RateLimited, Retry, Worker
 from ojster.core.json_objects import read_members
 from ojster.handlers.job_handle import JobHandle
+from ojster.worker.failures import described
 from tests.waiting import PATIENCE
 from tests.worker import handlers
 
@@ -194,3 +195,7 @@ async def test_arguments_that_the_annotations_forbid_are_not_tried_again(app: Ap
     await run(app)
     job = await app.client().jobs.find(pushed.job.id)
     assert (job.state, job.attempt) == ("discarded", 1)
+
+
+async def test_a_pause_that_a_handler_asks_for_is_as_long_if_the_clock_of_the_worker_is_wrong() -> None:
+    assert described(RateLimited(timedelta(minutes=1))).rate_limit_until == "+PT60.0S"

@@ -12,7 +12,7 @@ import msgspec
 
 from ojster.core.errors import InvalidRequest
 from ojster.core.json_objects import check_depth
-from ojster.core.timestamps import format_timestamp, parse_timestamp
+from ojster.core.timestamps import format_timestamp, parse_moment
 
 MAX_KEPT_ERRORS: Final = 25
 """Maximum number of errors kept for a job; the oldest are dropped first. The specification asks for ten."""
@@ -37,8 +37,8 @@ class Failure(msgspec.Struct, frozen=True):
     """The error of a failed attempt.
 
     ``code`` may be one of the handler codes ``RETRY``, ``DISCARD``, ``DEAD_LETTER`` and ``FAIL``. ``retryable`` is the
-    worker's judgement, or ``None``. Until ``rate_limit_until``, a time stamp, no other job with the same rate limit
-    should start.
+    worker's judgement, or ``None``. Until ``rate_limit_until``, a time stamp or a duration from the report on such as
+    ``+PT30S``, no other job with the same rate limit should start.
 
     Spec: ojs-rate-limiting 9.1
     """
@@ -105,7 +105,7 @@ def parse_failure(error: Any) -> Failure:
             raise InvalidRequest(
                 "error.rate_limit_until must be an RFC 3339 time stamp.", field="error.rate_limit_until"
             )
-        parse_timestamp(until)
+        parse_moment(until, 0)
     code = error.get("code") or "handler_error"
     error_class = (details or {}).get("error_class")
     return Failure(

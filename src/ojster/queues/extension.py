@@ -10,7 +10,7 @@ from ojster.core.errors import OjsterError
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
 from ojster.core.rate_limit import Rate
-from ojster.core.timestamps import parse_timestamp
+from ojster.core.timestamps import parse_moment
 from ojster.jobs.claim_policy import NO_USAGE_PROBES, ClaimPolicy, UsageProbes
 from ojster.jobs.extension import Completer, Due, Extension, Group
 from ojster.jobs.failure import Failure
@@ -117,7 +117,7 @@ class QueueExtension(Extension):
     def failed(self, tx: Transaction, job: Job, failure: Failure) -> None:
         """Close the limit of a job until the time that its handler has named."""
         if failure.rate_limit_until is not None and job.limit_key is not None:
-            block(tx, job.limit_key, parse_timestamp(failure.rate_limit_until), job.error_type or "")
+            block(tx, job.limit_key, parse_moment(failure.rate_limit_until, tx.now), job.error_type or "")
 
     def due(self, tx: Transaction, *, in_maintenance: bool) -> Due:
         """Wake the queues of limits that have room again."""

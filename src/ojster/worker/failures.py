@@ -5,14 +5,13 @@ from __future__ import annotations
 import concurrent.futures.thread
 import traceback
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from ojster.core.job import Job
-from ojster.core.values import to_timestamp
+from ojster.core.values import to_duration
 from ojster.handlers import middleware, raised
 from ojster.handlers.arguments import InvalidArguments
 from ojster.handlers.error_types import class_name, error_type
@@ -51,7 +50,8 @@ def described(error: BaseException) -> Failure:
     own = [frame for frame in frames if not frame.filename.startswith(_INTERNAL_FRAMES)]
     lines = [line.rstrip("\n") for line in traceback.format_list(own)]
     return Failure(
-        rate_limit_until=_blocked_until(error) if isinstance(error, RateLimited) else None,
+        # A duration: the clock of this machine may be wrong.
+        rate_limit_until=f"+{to_duration(error.delay)}" if isinstance(error, RateLimited) else None,
         type=clean(_type_of(error)),
         message=clean(message_of(error) or type(error).__name__),
         code=error.code if isinstance(error, HandlerOutcome) else "handler_error",
@@ -86,10 +86,6 @@ def _retryable(error: BaseException) -> bool | None:
     if isinstance(error, InvalidArguments):
         return False
     return error.retryable if isinstance(error, HandlerOutcome) else None
-
-
-def _blocked_until(error: RateLimited) -> str:
-    return to_timestamp(datetime.now(UTC) + timedelta(seconds=error.delay), "delay")
 
 
 def _type_of(error: BaseException) -> str:
