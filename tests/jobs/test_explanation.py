@@ -13,6 +13,7 @@ from ojster.jobs.scope import Caller
 from ojster.tenancy import tenants
 from ojster.tenancy.tenants import TenantChange
 from tests.conftest import Bench, Http
+from tests.workflows.bench import WorkflowBench, chain, job
 
 pytestmark = pytest.mark.anyio
 
@@ -45,6 +46,14 @@ async def test_the_state_of_a_job_may_be_the_reason(bench: Bench) -> None:
     assert await codes(bench, job) == ["suspended"]
     await bench.service.jobs.cancel(job.id)
     assert await codes(bench, job) == ["finished"]
+
+
+async def test_a_suspended_step_leads_to_its_workflow(flow: WorkflowBench) -> None:
+    await flow.create(chain(job("a"), job("b")))
+    (step,) = await flow.take()
+    await flow.service.jobs.release([Release(step.id, step.worker_id, step.attempt, then="wait")])
+    (why,) = (await flow.service.jobs.explain(step.id)).reasons
+    assert (why.code, "the status of its workflow says" in why.message) == ("suspended", True)
 
 
 async def test_a_job_waits_for_a_worker_and_for_its_turn(bench: Bench, http: Http) -> None:

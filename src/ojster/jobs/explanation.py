@@ -66,7 +66,10 @@ def _of_state(job: Job) -> Iterator[Reason]:
             message = f"Attempt {job.attempt} of {job.max_attempts} failed; the next one is at {due}."
             yield Reason("retry", message, until=due)
         case JobState.PENDING if job.started_at is not None:
-            yield Reason("suspended", "It is suspended until somebody resumes it.", until=due)
+            message = "It is suspended until somebody resumes it."
+            if job.workflow is not None:  # a flow goes on when what it awaits comes
+                message = "It is suspended: the status of its workflow says what it waits for."
+            yield Reason("suspended", message, until=due)
         case JobState.PENDING:
             yield Reason("pending", "It waits for an approval: activate it.")
         case JobState.ACTIVE:
