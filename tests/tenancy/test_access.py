@@ -510,6 +510,17 @@ async def test_an_address_sends_so_many_wrong_tokens_and_others_are_not_affected
         assert await look(fresh, "2001:db8:0:1::1") == 200
 
 
+async def test_a_client_that_repeats_a_revoked_token_shuts_out_nobody_at_its_address(
+    door: GuardedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(authentication, "CHECKS_PER_SECOND_OF_ADDRESS", 0.0)
+    monkeypatch.setattr(authentication, "MAX_CHECKS_OF_ADDRESS", 5)
+    path = "/ojs/v1/jobs"
+    old = wrong((await door.token(Grant(Role.VIEWER)))["Authorization"][7:])
+    assert {(await door.http("GET", path, headers=old)).status_code for _ in range(20)} == {401}
+    assert (await door.http("GET", path, headers=await door.token(Grant(Role.VIEWER)))).status_code == 200
+
+
 async def test_an_expired_token_is_refused_before_its_secret_is_checked(
     door: GuardedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -217,6 +217,8 @@ class Authenticator:
             if token is None or token.hash != slow or now >= until:
                 token = None  # revoked, rotated or expired
         if token is None:
+            if quick in self._refused:  # it costs nothing, and must not use up what others at the address may send
+                raise _invalid()
             address = address_group(caller.address())
             if address and not self._throttle.allows(
                 f"from {address}", MAX_CHECKS_OF_ADDRESS, CHECKS_PER_SECOND_OF_ADDRESS
@@ -232,7 +234,7 @@ class Authenticator:
         """Check a token that is not known to be valid. The slow hash is computed only if nothing else refuses it."""
         self._verified.pop(quick, None)
         parts = split_token(shown)
-        if quick in self._refused or parts is None:
+        if parts is None:
             raise _invalid()
         id, secret = parts
         token = known.tokens.get(id)
