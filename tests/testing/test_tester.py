@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,9 @@ from _pytest.outcomes import OutcomeException
 from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import deferred
 
-from ojster import App, Depends, Gzip, JobContext, JobFailed, JobHandle, Retry, chain, current_job, gate
+from ojster import App, Depends, Flow, Gzip, JobContext, JobFailed, JobHandle, Retry, chain, current_job, gate
 from ojster.api import in_memory
-from ojster.testing import FakeContext, JobTester
+from ojster.testing import FakeContext, JobTester, tester
 from ojster.testing.strategies import arguments_of, failures, json_values
 from tests.time_limits import exhaust_time
 from tests.waiting import PATIENCE
@@ -303,6 +304,48 @@ def test_a_workflow_that_was_due_before_runs_to_its_end(jobs: JobTester) -> None
     jobs._clock.move_to(jobs._clock() + 61_000_000)  # as if the test took so long
     jobs.finish(run)
     assert (run.state, done) == ("completed", ["ada", "grace"])
+
+
+def test_cron_jobs_do_not_stop_the_clock_of_a_workflow_that_waits() -> None:
+    local = App("sqlite:///unused.db")
+
+    @local.cron("@every 5s")
+    @local.job("tick")
+    def tick() -> None:
+        done.append("tick")
+
+    @local.flow("order")
+    async def order(flow: Flow, days: int | None) -> bool:
+        with suppress(TimeoutError):
+            return await flow.receive("approval", bool, timeout=None if days is None else timedelta(days=days))
+        return False
+
+    with JobTester(local, at=datetime(2026, 12, 1, tzinfo=UTC)) as jobs:
+        forgotten = order.start(None)
+        with pytest.raises(
+            AssertionError, match=r"does not end: nothing is left to run.* If a cron job does so, advance"
+        ):
+            jobs.finish(forgotten)
+        late = order.start(30)
+        jobs.finish(late)
+        assert (late.result(), done) == (False, [])
+        assert jobs.now >= datetime(2026, 12, 31, tzinfo=UTC)
+        jobs.advance(5)
+        jobs.drain()
+        assert done == ["tick"]
+
+
+def test_a_flow_that_polls_without_an_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tester, "MAX_JUMPS", 3)
+    local = App("sqlite:///unused.db")
+
+    @local.flow("poll")
+    async def poll(flow: Flow) -> None:
+        while True:
+            await flow.sleep(60)
+
+    with JobTester(local) as jobs, pytest.raises(AssertionError, match="is running after 3 jumps of the clock"):
+        jobs.finish(poll.start())
 
 
 def test_an_endless_chain_of_jobs_is_told(jobs: JobTester, monkeypatch: pytest.MonkeyPatch) -> None:

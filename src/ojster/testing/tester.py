@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from ojster.testing.expected_call import CONDITIONS, Call, Callee, shown_call
 from ojster.worker.registration import register
 
 MAX_JUMPS: Final = 10_000
-"""Jumps of the clock after which ``finish`` gives up: cron jobs run for ever."""
+"""Jumps of the clock after which ``finish`` gives up: a flow that polls may never end."""
 
 _PAGE: Final = 1_000
 
@@ -292,6 +292,8 @@ class JobTester(InMemory):
     async def afinish(self, run: Run) -> None:
         """Run a workflow or a flow to its end. When no job is left to run, the clock jumps to what is due next.
 
+        Cron jobs do not fire meanwhile; ``aadvance`` lets them.
+
         Parameters
         ----------
         run:
@@ -303,18 +305,36 @@ class JobTester(InMemory):
             It does not end: it waits for something that does not come, such as a message or an approval.
         """
         __tracebackhide__ = True
-        for _ in range(MAX_JUMPS):
-            await self.adrain(check=False)
-            if (await run.arefresh()).finished:
-                return
-            if not await self._let_time_pass():
-                break
+        async with self._without_crons():
+            for _ in range(MAX_JUMPS):
+                await self.adrain(check=False)
+                if (await run.arefresh()).finished:
+                    return
+                if not await self._let_time_pass():
+                    break
+            else:
+                raise AssertionError(f"The workflow {run.id} is {run.state} after {MAX_JUMPS:,} jumps of the clock.")
         raise AssertionError(
             f"The workflow {run.id} is {run.state} and does not end: nothing is left to run, and nothing that it waits "
-            "for is due. Send the message, or answer the gate, that it waits for."
+            "for is due. Send the message, or answer the gate, that it waits for. If a cron job does so, advance the "
+            "time and drain before."
         )
 
     finish = plain(afinish)
+
+    @asynccontextmanager
+    async def _without_crons(self) -> AsyncIterator[None]:
+        """Let no cron job fire within the block: the clock would stop at each of its occurrences, without an end."""
+        await register(self.service, self.app)  # otherwise the first worker would do so
+        schedules = self.service.schedules
+        enabled = {cron.name for cron in await schedules.all() if cron.enabled}
+        for name in enabled:
+            await schedules.switch(name, enabled=False)
+        try:
+            yield
+        finally:
+            for name in enabled & {cron.name for cron in await schedules.all()}:
+                await schedules.switch(name, enabled=True)
 
     @contextmanager
     def eager(self) -> Iterator[None]:
