@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ojster import App, Retry, Snooze, Worker
+from ojster import App, Flow, Retry, Snooze, Worker
 from ojster.cli.logs import JsonFormatter
 from ojster.worker.job_log import escaped
 from ojster.worker.registration import named_queues
@@ -80,6 +80,21 @@ async def test_starts_and_successes_are_logged_as_well(caplog: pytest.LogCapture
     texts = " | ".join(text for _, text in said)
     for part in ("fine begins, attempt 1 of", "later begins", "fine completed in", "later gave its lease back"):
         assert part in texts
+
+
+async def test_a_flow_that_waits_is_not_called_stopped(caplog: pytest.LogCaptureFixture) -> None:
+    app = App("sqlite:///:memory:")
+
+    @app.flow("order")
+    async def order(flow: Flow) -> None:
+        await flow.receive("approval", bool)
+
+    with caplog.at_level(logging.INFO, "ojster.jobs"):
+        await order.astart()
+        await Worker(app).run(until_empty=True)
+        await app.aclose()
+    (record,) = records(caplog)
+    assert " order began to wait after " in record.getMessage()
 
 
 async def test_no_job_writes_a_line_of_its_own(caplog: pytest.LogCaptureFixture) -> None:

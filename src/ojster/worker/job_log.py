@@ -24,8 +24,8 @@ def begins(job: Job) -> None:
         log.debug("%s begins, %s", _named(job), _attempt_of(job), extra=_members(job))
 
 
-def ends(job: Job, ending: Ending | None, seconds: float) -> None:
-    """Say how an attempt has ended; ``None``: the worker has stopped it."""
+def ends(job: Job, ending: Ending | None, seconds: float, *, was_stopped: bool) -> None:
+    """Say how an attempt has ended; ``None``: the worker has stopped it, or it is a flow that waits."""
     match ending:
         case FailureReport():
             is_last = not _may_be_retried(job, ending.failure)
@@ -41,7 +41,7 @@ def ends(job: Job, ending: Ending | None, seconds: float) -> None:
         case Release():
             _say(job, "gave its lease back after", seconds)
         case None:
-            _say(job, "was stopped after", seconds)
+            _say(job, "was stopped after" if was_stopped else "began to wait after", seconds)
 
 
 def _say(job: Job, what: str, seconds: float) -> None:

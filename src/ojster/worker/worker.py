@@ -136,7 +136,7 @@ class Worker:
     """
 
     on_end: Callable[[Job, Ending | None, float], None] | None = None
-    """Called with each ended job, its outcome (``None`` if it was stopped), and its run time in seconds."""
+    """Called with each ended job, its outcome (``None`` if it was stopped, or waits), and its run time in seconds."""
     on_beat: Callable[[], None] | None = None
     """Called after each heartbeat that the server has answered."""
     provided: ProvidedFacts | None = None
@@ -421,7 +421,7 @@ class Worker:
         if ending is not None:
             self._stopping.tell_when_stopped(context, ending, partial(self._outbox.tell, context.client))
         lasted = time.perf_counter() - started
-        job_log.ends(context.job, ending, lasted)
+        job_log.ends(context.job, ending, lasted, was_stopped=context.is_given_up)
         if self.on_end is not None:
             self.on_end(context.job, ending, lasted)
 
