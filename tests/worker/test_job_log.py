@@ -97,6 +97,23 @@ async def test_a_flow_that_waits_is_not_called_stopped(caplog: pytest.LogCapture
     assert " order began to wait after " in record.getMessage()
 
 
+async def test_the_traceback_of_a_flow_begins_at_its_function(caplog: pytest.LogCaptureFixture) -> None:
+    app = App("sqlite:///:memory:")
+
+    @app.flow("order")
+    async def order(flow: Flow) -> None:
+        raise ValueError("not approved")
+
+    with caplog.at_level(logging.ERROR, "ojster.jobs"):
+        await order.astart()
+        await Worker(app).run(until_empty=True)
+        await app.aclose()
+    (record,) = records(caplog)
+    said, *places = [line for line in record.getMessage().splitlines() if not line.startswith("    ")]
+    assert said.endswith("ValueError: not approved")
+    assert [place.split(" in ")[1] for place in places] == ["order"]
+
+
 async def test_no_job_writes_a_line_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
     app = App("sqlite:///:memory:")
 

@@ -22,14 +22,16 @@ from ojster.jobs.job_json import retry_policy
 from ojster.sandbox.sandbox import CodeFailed
 from ojster.worker.children import ChildCrashed
 
+_PACKAGE: Final = Path(__file__).parents[1]
+
 _INTERNAL_FRAMES: Final = (
-    str(Path(__file__).parent),
+    str(_PACKAGE / "worker"),
+    *(str(_PACKAGE / name) for name in ("api/flows.py", "handlers/flow_execution.py", "handlers/flow_run.py")),
     concurrent.futures.thread.__file__,
     middleware.__file__,
     raised.__file__,
 )
 """Path prefixes of frames left out of backtraces, because they are the same for every job."""
-
 
 _SCRIPT: Final = "__main__."
 
