@@ -67,6 +67,7 @@ def newcomer(tmp_path: Path) -> Newcomer:
     ("arguments", "code", "parts"),
     [
         (("jobs", "list", "--url", "sqlit:///x.db"), 1, ("sqlit:///x.db", "neither a database", "sqlite:///")),
+        (("jobs", "list", "--url", "postgresql+psycopg://a@b/c"), 1, ("neither a database", "Leave out '+psycopg'")),
         (("jobs", "list", "--url", "sqlite:///no/x.db"), 5, ("no database file", "no/x.db", "Check --url")),
         (("worker",), 2, ("APP is missing", "ojster worker shop.jobs:app")),
         (("worker", "sop:app"), 1, ("No module 'sop'", "Check the name")),

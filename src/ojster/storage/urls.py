@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -13,6 +14,7 @@ from ojster.storage.database import SQLITE, URL_VARIABLE, are_same, names_a_data
 
 DEFAULT_URL: Final = "sqlite:///ojster.db"
 _SOCKET: Final = "unix:///"
+_DRIVER: Final = re.compile(r"(?:sqlite|postgres|postgresql)(\+\w+)://")
 TOKEN_VARIABLE: Final = "OJSTER_TOKEN"  # noqa: S105  (a name)
 
 
@@ -27,9 +29,10 @@ def known_url(url: str) -> str:
                 "variable, check that it is set."
             )
     elif not names_a_database(url):
+        driver = _DRIVER.match(url)
         raise InvalidRequest(
             f"The URL {without_password(url)!r} is neither a database (sqlite:///…, postgresql://…) nor a "
-            "server (http://…, unix:///…)."
+            "server (http://…, unix:///…)." + (f" Leave out '{driver[1]}', a driver of SQLAlchemy." if driver else "")
         )
     if url.startswith(SQLITE):
         sqlite_path(url)
