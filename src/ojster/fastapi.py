@@ -20,11 +20,11 @@ from fastapi.responses import Response, StreamingResponse
 
 from ojster.api.app import App
 from ojster.core.errors import Conflict, NotFound
-from ojster.core.ids import is_job_id
 from ojster.core.job import Job
 from ojster.core.states import FINISHED
 from ojster.core.values import check_options
 from ojster.handlers.job_info import info_of
+from ojster.jobs.queries import whole_job_id
 from ojster.worker.worker import Worker
 
 LOOK_SECONDS: Final = 1.0
@@ -154,9 +154,8 @@ def _encoded(job: Job) -> bytes:
 async def _find(jobs: App, types: Collection[str] | None, id: str, wait: float = 0.0) -> Job:
     """Return a job of some types (``None``: of all), after ``wait`` seconds unless it has finished."""
     absent = HTTPException(404, f"There is no job {id[:80]}.")
-    if not is_job_id(id):  # the beginning of an id is a time, which is easy to guess
-        raise absent
     try:
+        id = whole_job_id(id)
         job = await jobs.client().jobs.wait_for(id, wait) if wait else await jobs.client().jobs.find(id)
     except NotFound:
         raise absent from None

@@ -10,12 +10,11 @@ import msgspec
 from ojster.client.event_loop_thread import InEventLoopThread
 from ojster.client.interface import Client
 from ojster.client.plain_methods import plain
-from ojster.core.ids import canonical_job_id, is_job_id
 from ojster.handlers.job_handle import HandleOwner, JobHandle
 from ojster.handlers.job_options import JobOptions, JobOptionsDict, with_changes
 from ojster.handlers.job_type import JobType
 from ojster.jobs.names import read_type
-from ojster.jobs.queries import no_job
+from ojster.jobs.queries import whole_job_id
 
 
 class RemoteJobType(JobType[..., Any]):
@@ -92,9 +91,7 @@ class JobLookup(InEventLoopThread):
         NotFound
             The job does not exist.
         """
-        if not is_job_id(id := canonical_job_id(job_id)):
-            raise no_job(job_id)
-        job = await self.client().jobs.find(id)
+        job = await self.client().jobs.find(whole_job_id(job_id))
         declared = self.handlers.get(job.type)
         return JobHandle(cast("HandleOwner", self), job, None if declared is None else declared.types)
 

@@ -167,7 +167,8 @@ class AllFacts(ProvidedFacts, frozen=True):
 
 
 ALL: Final = AllFacts({"all": ("true",)})
-"""The capabilities of what stands in for all workers."""
+"""The capabilities of what stands in for all workers. There is a fact, because without any, jobs with requirements are
+not looked for."""
 
 NOTHING: Final = ProvidedFacts()
 """The capabilities of a worker that reports none."""

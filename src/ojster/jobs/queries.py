@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from ojster.core.errors import Conflict, NotFound, OjsterError
-from ojster.core.ids import MOST_IDS_COMPARED, ids_beginning_with, is_job_id
+from ojster.core.ids import MOST_IDS_COMPARED, canonical_job_id, ids_beginning_with, is_job_id
 from ojster.core.job import Job
 from ojster.core.parsing import Bounded, PageLimit, PageOffset, refuse_unknown
 from ojster.core.tenant import NO_TENANT_END, NO_TENANT_START, called, names_of
@@ -171,6 +171,13 @@ def find_owners(tx: Transaction, requests: Sequence[tuple[str, ...]]) -> list[di
 def no_job(id: str) -> NotFound:
     """Return the error for a job that does not exist."""
     return NotFound(f"There is no job {id}.", resource_type="job", resource_id=id)
+
+
+def whole_job_id(text: str) -> str:
+    """Return the id of a job in lower case; raise ``NotFound`` for all else, such as its beginning, a time to guess."""
+    if not is_job_id(id := canonical_job_id(text)):
+        raise no_job(text)
+    return id
 
 
 def for_each_job(
