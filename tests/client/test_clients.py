@@ -609,6 +609,10 @@ async def test_queues_are_configured_limited_and_surveyed(client: Client) -> Non
         await client.queues.configuration("other")
 
 
+async def test_the_time_is_that_by_which_jobs_are_due(client: Client, service: Service) -> None:
+    assert await client.insight.time() == service.database.clock()
+
+
 async def test_jobs_are_found_in_the_process_as_over_http(client: Client) -> None:
     """By what they contain, in each order, and page by page; and bulk operations find the same."""
     for number in range(4):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Awaitable, Callable
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from threading import Thread
 from typing import Any
 
@@ -24,6 +27,7 @@ from ojster.jobs.failure import Failure
 from ojster.jobs.job_logs import JobLog, NewLine, NewLines
 from ojster.jobs.messages import Acknowledgement, FailureReport
 from ojster.jobs.service import JobService
+from ojster.storage.open import open_database
 from tests.conftest import request
 from tests.waiting import LONG_WAIT
 
@@ -235,6 +239,25 @@ def test_a_sweep_takes_the_jobs_that_match_all_conditions(ojster: Commands) -> N
     assert "0 of 0 jobs are cancelled." in ojster("jobs", "cancel", "--older-than", "PT1H", "--yes")
     assert "2 of 2 jobs are cancelled." in ojster("jobs", "cancel", "--older-than", "PT0S", "--yes")
     assert "3 of 3 jobs are deleted." in ojster("jobs", "delete", "--state", "cancelled", "-s", "completed", "-y")
+
+
+def test_durations_count_from_the_time_of_the_database_and_not_from_that_of_this_machine(
+    ojster: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ojster.push()
+    ojster("cron", "add", "hourly", "0 * * * *", "a")
+    now = time.time_ns
+    with closing(open_database(ojster.url)):  # the processes on a SQLite file share its clock
+        monkeypatch.setattr(time, "time_ns", lambda: now() + 7200 * 10**9)
+        assert "0 of 0 jobs are cancelled" in ojster("jobs", "cancel", "--older-than", "PT1H", "--yes")
+        assert "0 of 0 workflows are" in ojster("workflows", "cancel", "--older-than", "PT1H", "--yes")
+        ojster("tokens", "create", "ada", "--role", "viewer", "--expires", "PT1H")
+        until = datetime.now(UTC) + timedelta(hours=1, minutes=1)
+        [token] = ojster.json("tokens", "list")["tokens"]
+        assert datetime.fromisoformat(token["expires_at"]) <= until
+        assert datetime.fromisoformat(ojster.json("cron", "show", "hourly", "--next", "1")["next"][0]) <= until
+        assert ojster.json("cron", "backfill", "hourly", "--from", "-PT1H", "--dry-run")["occurrences"]
+        assert "1 of 1 jobs are cancelled" in ojster("jobs", "cancel", "--older-than", "PT0S", "--yes")
 
 
 def test_a_sweep_takes_the_jobs_that_failed_alike_and_says_before_how_many(ojster: Commands) -> None:

@@ -170,6 +170,7 @@ _ONE: Final = {"workflow_id": ID}
 _FILE: Final = {"url": "sqlite:///jobs.db"}
 
 BASES: Final[dict[str, dict[str, Any]]] = {
+    "cron backfill": {"until": "2030-01-05T00:00:00Z"},
     "backup": _FILE,
     "restore": _FILE,
     "worker": {"app": "shop:app"},

@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 from ojster.core.declared_options import MOST_BYTES, MOST_COUNT, Option, bounds_of, options_of
 from ojster.core.durations import LONGEST_SECONDS, format_duration, parse_duration
 from ojster.core.errors import InvalidRequest
-from ojster.core.timestamps import parse_timestamp, system_clock
+from ojster.core.timestamps import parse_timestamp
 
 Command = Callable[..., Any]
 """The function of a command, whose parameters its decorators add and take away."""
@@ -55,18 +55,18 @@ class Seconds(click.FloatRange):
         return seconds
 
 
-class PointInTime(click.ParamType[int]):
-    """A time: RFC 3339, or a duration before now such as ``-PT1H``, in microseconds since the epoch."""
+class PointInTime(click.ParamType[int | timedelta]):
+    """A time: RFC 3339, or a duration before now such as ``-PT1H``; ``moment_at`` reads both."""
 
     name = "time"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the time."""
-        if isinstance(value, int):
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | timedelta:
+        """Return the time in microseconds since the epoch, or the duration."""
+        if isinstance(value, (int, timedelta)):
             return value
         text = str(value)
         try:
-            return system_clock() - parse_duration(text[1:]) if text.startswith("-") else parse_timestamp(text)
+            return span_of(parse_duration(text[1:])) if text.startswith("-") else parse_timestamp(text)
         except InvalidRequest as error:
             self.fail(error.message, param, ctx)
 
@@ -95,7 +95,7 @@ class IsoSpan(click.ParamType[timedelta | None]):
         if value == NEVER and self._takes_never:
             return None
         try:
-            span = timedelta(microseconds=parse_duration(str(value)))
+            span = span_of(parse_duration(str(value)))
         except InvalidRequest as error:
             self.fail(f"{error.message} 'never' is for no limit." if self._takes_never else error.message, param, ctx)
         if span.total_seconds() < self._least:
@@ -123,6 +123,11 @@ class OrNone(click.ParamType[Any]):
 def micros_of(span: timedelta) -> int:
     """Return a duration in microseconds."""
     return span // timedelta(microseconds=1)
+
+
+def span_of(micros: int) -> timedelta:
+    """Return a duration that is given in microseconds."""
+    return timedelta(microseconds=micros)
 
 
 def option_of(declaration: Any, name: str, *flags: str, **more: Any) -> Callable[[Command], Command]:

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -13,7 +14,7 @@ import click
 import msgspec
 
 from ojster.api.app import App
-from ojster.cli.declared import PLACE, Command, Seconds, option_of, together
+from ojster.cli.declared import PLACE, Command, Seconds, micros_of, option_of, together
 from ojster.cli.output import print_json
 from ojster.cli.signals import interruptible
 from ojster.client.interface import Client
@@ -146,6 +147,17 @@ def ask(
                 await app.aclose()
 
     return asyncio.run(run())
+
+
+def moment_at(url: str, moment: int | timedelta, *, makes: bool = False) -> int:
+    """Return a time in microseconds since the epoch; a duration counts back from now.
+
+    Now is the time of the database, by which its jobs were created: the clock of this machine may be wrong, and a
+    deletion would then take what is newer.
+    """
+    if isinstance(moment, int):
+        return moment
+    return ask(url, lambda client: client.insight.time(), makes=makes) - micros_of(moment)
 
 
 def _what_to_do(folder: Path) -> str:

@@ -8,12 +8,11 @@ from typing import Any, Final, get_args
 
 import click
 
-from ojster.cli.declared import Command, IsoSpan, micros_of, together
-from ojster.cli.options import ask, parameters
+from ojster.cli.declared import Command, IsoSpan, together
+from ojster.cli.options import ask, moment_at, parameters
 from ojster.cli.sweeps import sweep
 from ojster.client.interface import Client
 from ojster.core.ids import ids_beginning_with, is_job_id
-from ojster.core.timestamps import system_clock
 from ojster.jobs.sweeps import Sweep
 from ojster.workflows.bulk import WorkflowAction
 from ojster.workflows.plan.rules import CONTAINERS
@@ -71,11 +70,11 @@ def takes_workflow(*, required: bool = True) -> Callable[[Command], Command]:
     return add
 
 
-def selected(filters: Mapping[str, Any]) -> dict[str, Any]:
+def selected(url: str, filters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the members of the filter that the options describe."""
     members = {name: value for name, value in filters.items() if name not in ("param", "meta", "older_than")}
     if filters["older_than"] is not None:
-        members["created_before"] = system_clock() - micros_of(filters["older_than"])
+        members["created_before"] = moment_at(url, filters["older_than"])
     params, metadata = (parameters(filters[name]) for name in ("param", "meta"))
     return members | {"params": params, "metadata": metadata}
 
@@ -97,7 +96,7 @@ def sweep_workflows(
     if step is not None:
         raise click.UsageError("--step needs a workflow id.")
     yes, dry_run = filters.pop("yes"), filters.pop("dry_run")
-    chosen = WorkflowConditions(**selected(filters))
+    chosen = WorkflowConditions(**selected(url, filters))
     if chosen == WorkflowConditions():
         raise click.UsageError(
             "Select workflows with a workflow id, --state, --type, --name, --definition, --target, --cron, --param, "

@@ -176,6 +176,7 @@ class PlainInsight(PlainCalls):
     statistics = plain_call(InsightCalls.statistics)
     history = plain_call(InsightCalls.history)
     dead_letters = plain_call(InsightCalls.dead_letters)
+    time = plain_call(InsightCalls.time)
 
 
 class PlainClient:

@@ -21,6 +21,7 @@ from ojster.insight.wire import (
     SystemConfigurationAnswer,
     TaskRunsAnswer,
     TaskStatisticsAnswer,
+    TimeAnswer,
 )
 from ojster.jobs.answer_wire import DeadLetterStatisticsAnswer
 
@@ -154,3 +155,7 @@ class InsightCalls(Calls):
     @Call("GET", "/admin/system/config", "show_system_config", _OPERATORS, SystemConfigurationAnswer)
     async def configuration(self) -> SystemConfigurationAnswer:
         """Show the settings of this server."""
+
+    @Call("GET", "/time", "show_time", _OPERATORS, TimeAnswer)
+    async def time(self) -> int:
+        """Show the time by which jobs are due. The clock of the caller's machine may be wrong."""

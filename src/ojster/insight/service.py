@@ -237,3 +237,7 @@ class InsightService(CapabilityService, InsightCalls):
             retention=retention | {"most_dead_letters": settings.retention.most_dead_letters},
             replica=None if replica is None else ReplicaBody(replica.is_used, replica.lag),
         )
+
+    async def time(self) -> int:
+        """Return the time by which jobs are due, in microseconds since the epoch."""
+        return self.database.clock()

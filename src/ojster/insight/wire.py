@@ -8,7 +8,7 @@ from typing import Literal, Self
 from msgspec import UNSET, Struct, UnsetType
 
 from ojster.core.calls import Single, Whole
-from ojster.core.timestamps import format_optional, format_timestamp
+from ojster.core.timestamps import format_optional, format_timestamp, parse_timestamp
 from ojster.core.wire import Count, JobCountsBody, Json, ThroughputBody, Timestamp
 from ojster.fleet.worker_starts import Deployment
 from ojster.insight.attention import Finding
@@ -133,6 +133,21 @@ class ReadyAnswer(Struct):
 
     status: Literal["ready", "not_ready", "stopping"]
     reason: str | UnsetType = UNSET
+
+
+class TimeAnswer(Struct):
+    """The time by which jobs are due, which is that of the database."""
+
+    time: Timestamp
+
+    @classmethod
+    def of(cls, now: int) -> TimeAnswer:
+        """Return the answer that shows a time."""
+        return cls(format_timestamp(now))
+
+    def value(self) -> int:
+        """Return the time, in microseconds since the epoch."""
+        return parse_timestamp(self.time)
 
 
 class PingAnswer(Struct):

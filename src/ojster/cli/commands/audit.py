@@ -11,7 +11,7 @@ from ojster.audit.entries import AuditCheck, AuditEntry, AuditQuery
 from ojster.audit.wire import AUDIT_COLUMNS, row_of, show_check, show_entry
 from ojster.cli.declared import PointInTime, together
 from ojster.cli.export import LineFormat, with_format, write_rows
-from ojster.cli.options import ask, examples, with_json, with_url
+from ojster.cli.options import ask, examples, moment_at, with_json, with_url
 from ojster.cli.output import ago, print_json, print_list
 from ojster.client.interface import Client
 from ojster.core.csv_text import Row
@@ -50,8 +50,13 @@ _with_filters: Final = together(
 )
 
 
-def _query(filters: dict[str, Any], limit: int, before: int | None = None) -> AuditQuery:
-    wanted: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
+def _wanted(url: str, filters: dict[str, Any]) -> dict[str, Any]:
+    """Return the conditions that the options describe."""
+    wanted = {name: value for name, value in filters.items() if value is not None}
+    return wanted | {name: moment_at(url, wanted[name]) for name in ("since", "until") if name in wanted}
+
+
+def _query(wanted: dict[str, Any], limit: int, before: int | None = None) -> AuditQuery:
     return AuditQuery(**wanted, limit=limit, before=before)
 
 
@@ -60,9 +65,10 @@ def _query(filters: dict[str, Any], limit: int, before: int | None = None) -> Au
 @click.option("--limit", type=click.IntRange(1, _PAGE), default=50, show_default=True, help="Maximum number.")
 @with_url
 @with_json
-def list_entries(url: str, as_json: bool, limit: int, **filters: str | None) -> None:
+def list_entries(url: str, as_json: bool, limit: int, **filters: Any) -> None:
     """List entries, the newest first."""
-    entries = ask(url, lambda client: client.audit.select(_query(filters, limit)))
+    wanted = _wanted(url, filters)
+    entries = ask(url, lambda client: client.audit.select(_query(wanted, limit)))
     rows = [_row(entry) for entry in entries]
     print_list(
         as_json,
@@ -91,12 +97,13 @@ def _row(entry: AuditEntry) -> tuple[Any, ...]:
 @_with_filters
 @with_format
 @with_url
-def export(url: str, format: LineFormat, **filters: str | None) -> None:
+def export(url: str, format: LineFormat, **filters: Any) -> None:
     """Print all entries, the newest first: as lines of JSON, or as CSV."""
+    wanted = _wanted(url, filters)
 
     async def pages(client: Client) -> AsyncIterator[list[Row]]:
         before = None
-        while page := await client.audit.select(_query(filters, _PAGE, before)):
+        while page := await client.audit.select(_query(wanted, _PAGE, before)):
             yield [row_of(entry) for entry in page]
             before = page[-1].number
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from ojster.api.loading import load_app
 from ojster.cli.application import encoded_request, with_codecs
 from ojster.cli.commands.jobs import _argument
 from ojster.cli.declared import PointInTime, option_of
-from ojster.cli.options import ask, done, examples, json_array, parameters, with_json, with_url
+from ojster.cli.options import ask, done, examples, json_array, moment_at, parameters, with_json, with_url
 from ojster.cli.output import Id, ago, job_json, print_list
 from ojster.cli.workflow_file import named_start, read_start
 from ojster.client.interface import Client
@@ -22,7 +23,7 @@ from ojster.core.errors import NotFound
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
 from ojster.core.tenant import NOBODY, called, shown_tenant
-from ojster.core.timestamps import format_optional, format_timestamp, system_clock
+from ojster.core.timestamps import format_optional, format_timestamp
 from ojster.handlers.codec import Codecs
 from ojster.schedules.backfill import Backfill, BackfilledRun
 from ojster.schedules.cron import Cron
@@ -75,7 +76,7 @@ def show_cron(name: str, occurrences: int, url: str, as_json: bool) -> None:
     """Show a cron job and its next runs."""
     cron = ask(url, lambda client: client.schedules.find(name))
     moments: list[str] = []
-    at: int | None = system_clock()
+    at: int | None = moment_at(url, timedelta())
     while cron.enabled and len(moments) < occurrences and (at := cron.schedule.next_after(at or 0)) is not None:
         moments.append(format_timestamp(at))
     rows = [(key, value) for key, value in _shown(cron).items() if not isinstance(value, msgspec.Raw)]
@@ -237,21 +238,28 @@ def run_cron(name: str, url: str, as_json: bool) -> None:
 @with_url
 @with_json
 def backfill_cron(
-    name: str, since: int, until: int | None, concurrency: int, dry_run: bool, yes: bool, url: str, as_json: bool
+    name: str,
+    since: int | timedelta,
+    until: int | timedelta | None,
+    concurrency: int,
+    dry_run: bool,
+    yes: bool,
+    url: str,
+    as_json: bool,
 ) -> None:
     """Start the runs of a cron job for occurrences that have passed, such as those of an outage.
 
     The schedule goes on beside them, whatever its overlap policy is.
     """
-    until = system_clock() if until is None else until
+    begin, end = moment_at(url, since), moment_at(url, timedelta() if until is None else until)
 
     async def foresee(client: Client) -> list[int]:
-        parts = _parts(client, name, since, until, concurrency, dry_run=True)
+        parts = _parts(client, name, begin, end, concurrency, dry_run=True)
         return [run.scheduled_for async for part in parts for run in part.runs]
 
     async def start(client: Client) -> list[BackfilledRun]:
         runs: list[BackfilledRun] = []
-        async for part in _parts(client, name, since, until, concurrency, dry_run=False):
+        async for part in _parts(client, name, begin, end, concurrency, dry_run=False):
             runs += part.runs
             if part.next is not None:  # so that it can go on from there if the connection breaks
                 last = format_timestamp(runs[-1].scheduled_for)

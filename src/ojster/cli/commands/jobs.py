@@ -12,18 +12,18 @@ from rich.syntax import Syntax
 from rich.table import Table
 
 from ojster.cli.application import encoded_request, with_codecs
-from ojster.cli.declared import IsoSpan, Seconds, micros_of, option_of, together
+from ojster.cli.declared import IsoSpan, Seconds, option_of, together
 from ojster.cli.job_export import export_jobs
 from ojster.cli.job_selection import found_by
 from ojster.cli.option_rules import excludes
-from ojster.cli.options import ask, done, examples, resumption, with_json, with_url
+from ojster.cli.options import ask, done, examples, moment_at, resumption, with_json, with_url
 from ojster.cli.output import Id, ago, console, job_json, print_json, print_list, print_page, state_text
 from ojster.cli.sweeps import sweep
 from ojster.client.interface import Client
 from ojster.core.errors import Conflict, InvalidRequest, NotFound
 from ojster.core.ids import is_job_id
 from ojster.core.states import FINISHED, JobState
-from ojster.core.timestamps import format_timestamp, parse_timestamp, system_clock
+from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.handlers.codec import Codecs
 from ojster.handlers.job_options import JobOptions, request_of
 from ojster.jobs.bulk import Action
@@ -225,7 +225,7 @@ def full_id(url: str, job_id: str) -> str:
 def _sweep(action: Action, url: str, as_json: bool, yes: bool, dry_run: bool, **filters: Any) -> int:
     """Apply the action to all selected jobs, and print the outcome."""
     older = filters.pop("older_than")
-    chosen = JobFilter(created_before=None if older is None else system_clock() - micros_of(older), **filters)
+    chosen = JobFilter(created_before=None if older is None else moment_at(url, older), **filters)
     if chosen == JobFilter():
         raise click.UsageError(
             "Select jobs with a job id or an option such as --state, --queue, --type, --where or --older-than."

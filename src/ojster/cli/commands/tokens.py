@@ -9,14 +9,13 @@ import click
 import msgspec
 
 from ojster.cli.declared import IsoSpan, micros_of
-from ojster.cli.options import ask, done, examples, with_json, with_url
+from ojster.cli.options import ask, done, examples, moment_at, with_json, with_url
 from ojster.cli.output import ago, print_json, print_list
 from ojster.client.interface import Client
 from ojster.core.access import Grant, Role, Token
 from ojster.core.declared_options import LEAST_SECONDS
 from ojster.core.errors import Conflict
 from ojster.core.tenant import check_tenant
-from ojster.core.timestamps import system_clock
 from ojster.tenancy.wire import show_grants, show_token
 
 
@@ -82,7 +81,7 @@ def create_token(
     """Create the token NAME and print it, only this once: only a hash of it is stored."""
     places: list[str | None] = [check_tenant(tenant) for tenant in tenants]
     grants = [Grant(Role(role), place) for role, place in product(roles, places or [None])]
-    expires_at = None if expires is None else system_clock() + micros_of(expires)
+    expires_at = None if expires is None else moment_at(url, -expires, makes=True)
     made = ask(url, lambda client: client.tokens.create(name, grants, queues, expires_at), makes=True)
     _print_secret(*made, as_json)
 

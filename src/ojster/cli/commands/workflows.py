@@ -136,7 +136,7 @@ def start(
 @with_json
 def list_workflows(url: str, as_json: bool, limit: int, **filters: Any) -> None:
     """List workflows, newest first."""
-    wanted = WorkflowFilter(**selected(filters), limit=limit)
+    wanted = WorkflowFilter(**selected(url, filters), limit=limit)
     page = ask(url, lambda client: client.workflows.select(wanted))
     if as_json:
         print_json({"workflows": page.workflows, "total": page.total})
