@@ -132,7 +132,7 @@ def test_each_call_is_found_at_its_place(folder: Path) -> None:
 def test_what_is_done_in_steps_and_what_is_the_same_each_time_is_in_order(folder: Path) -> None:
     inner = ("def pay() -> float:", "    return time.time()", "await flow.step('pay', pay)")
     result = check(written(folder, *FINE, *inner))
-    assert (result.return_value, result.stdout) == (0, "")
+    assert (result.return_value, result.stdout, result.stderr) == (0, "", "1 flow is in order.\n")
 
 
 def test_a_module_without_flows_is_in_order(folder: Path) -> None:

@@ -231,5 +231,6 @@ def check(app: str, include: tuple[str, ...]) -> int:
         shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
         click.echo(msgspec.structs.replace(finding, file=str(shown)))
     if not places:
-        click.echo(f"{len(flows)} flows are in order." if flows else f"{app} has no flows.", err=True)
+        sound = "1 flow is" if len(flows) == 1 else f"{len(flows)} flows are"
+        click.echo(f"{sound} in order." if flows else f"{app} has no flows.", err=True)
     return 1 if places else 0
