@@ -595,6 +595,25 @@ def test_the_fixtures_of_pytest_find_the_application(tmp_path: Path, setting: st
     assert (run.returncode == 0) == (passed == 2), run.stdout
 
 
+@pytest.mark.parametrize(
+    "claim",
+    [
+        lambda jobs: jobs.assert_enqueued(send, "nobody else"),
+        lambda jobs: jobs.refute_enqueued(send),
+        lambda jobs: jobs.finish(jobs.app.start(chain(gate("approval"), send.s("nobody")))),
+        lambda jobs: jobs.drain(),
+    ],
+    ids=["assert_enqueued", "refute_enqueued", "finish", "drain"],
+)
+def test_pytest_shows_the_line_of_the_test_if_a_claim_about_jobs_fails(
+    jobs: JobTester, claim: Callable[[JobTester], object]
+) -> None:
+    send.enqueue("nobody")
+    with pytest.raises((AssertionError, JobFailed)) as failed:
+        claim(jobs)
+    assert {entry.path for entry in failed.traceback.filter(failed)} == {Path(__file__)}
+
+
 def test_jobs_whose_retention_ends_while_others_are_retried_are_told_of(jobs: JobTester) -> None:
     app = jobs.app
 

@@ -92,6 +92,7 @@ def plain(method: Callable[Concatenate[S, P], Coroutine[Any, Any, R]]) -> PlainM
 
     def derived(name: str) -> Callable[..., R]:
         def call(self: S, *args: Any, **kwargs: Any) -> R:
+            __tracebackhide__ = True  # pytest shows the line of the test, and what it called
             waiting: Coroutine[Any, Any, R] = getattr(self, name)(*args, **kwargs)
             return self._wait(waiting)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
-from typing import Any, Final
+from traceback import walk_tb
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -29,6 +30,8 @@ MAX_JUMPS: Final = 10_000
 
 _PAGE: Final = 1_000
 
+R = TypeVar("R")
+
 
 class Drained(msgspec.Struct, frozen=True):
     """What ``drain`` has run.
@@ -45,6 +48,12 @@ class Drained(msgspec.Struct, frozen=True):
     failed: list[Job]
     cancelled: list[Job]
     attempts: int
+
+
+def _is_of_tester(error: Exception) -> bool:
+    """Whether an error says something about jobs, and does not come from a handler or a script."""
+    *_, (frame, _) = walk_tb(error.__traceback__)
+    return frame.f_code.co_filename == __file__
 
 
 class JobTester(InMemory):
@@ -100,6 +109,15 @@ class JobTester(InMemory):
         if self._fail in self.app.execution_middleware:
             self.app.execution_middleware.remove(self._fail)
         super()._leave()
+
+    def _wait(self, call: Coroutine[Any, Any, R], /) -> R:
+        __tracebackhide__ = True
+        try:
+            return super()._wait(call)
+        except (AssertionError, JobFailed) as error:
+            if _is_of_tester(error):  # pytest would show the threads between this one and the error
+                error.with_traceback(None)
+            raise
 
     # Time
 
