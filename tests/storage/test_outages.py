@@ -20,14 +20,17 @@ from hypothesis import strategies as st
 from ojster import App, Worker
 from ojster.core.errors import BackendUnavailable
 from ojster.fleet.workers import Heartbeat
+from ojster.jobs.claim_policy import Claim
 from ojster.schedules.due_work import run_due
 from ojster.service import Service
 from ojster.storage.open import open_database, wait_for_database
 from ojster.storage.outages import OUTAGE_GRACE_SECONDS, Outages
+from ojster.storage.postgres import clock as postgres_clock
+from ojster.storage.postgres.database import PostgresDatabase
 from ojster.storage.sqlite import lock
 from ojster.storage.transaction import Transaction
 from tests import forked
-from tests.conftest import SERVER_VARIABLE, Bench, Clock
+from tests.conftest import SERVER_VARIABLE, Bench, Clock, request
 from tests.waiting import PATIENCE
 from tests.workflows.bench import WorkflowBench, chain, job
 
@@ -188,6 +191,28 @@ async def test_a_process_that_lost_its_connections_spares_leases(postgres_url: s
     await bench.run_due()
     assert (await bench.ack(held)).state == "completed"
     await bench.service.close()
+
+
+async def test_a_lease_outlives_a_jump_of_the_clock_of_postgresql(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = open_database(postgres_url)
+    assert isinstance(database, PostgresDatabase)
+    service = Service(database)
+    await service.jobs.enqueue([request()])
+    (held,) = await service.jobs.fetch(Claim(("default",), 1, "w", round(LEASE_SECONDS * 1e6)))
+    before = database.clock()
+    monkeypatch.setattr(postgres_clock, "NOW", f"{postgres_clock.NOW} + 300000000")
+    with psycopg.connect(database.conninfo) as connection:
+        database._look_around(connection)  # as each heartbeat does
+    assert database.clock() - before > 200_000_000
+    await database.run(run_due, None)
+    assert (await service.jobs.find(held.id)).state == "active"
+    monkeypatch.setattr(database, "clock", lambda: before + (300 + 15) * 10**6)  # until others have measured it
+    assert await database.run(run_due, None) is not None
+    assert (await service.jobs.find(held.id)).state == "active"
+    assert (await service.fleet.beat(Heartbeat("w", (held.id,)))).extended == [held.id]
+    await service.close()
 
 
 async def test_a_transaction_that_took_very_long_counts_as_an_outage(bench: Bench) -> None:

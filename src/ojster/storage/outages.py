@@ -50,14 +50,19 @@ class Outages:
         self._lock = threading.Lock()  # several threads write to one database
         self._written_at = 0
         self._since: int | None = None
+        self._grace = OUTAGE_GRACE_SECONDS
         self._recent: list[tuple[int, int]] = []
         """Outages that have ended: their beginnings, and the ends of their grace periods."""
 
-    def begin(self) -> None:
-        """Note that the database cannot be written, or has kept a transaction waiting. Thread-safe."""
+    def begin(self, grace: float = OUTAGE_GRACE_SECONDS) -> None:
+        """Note that the database cannot be written, or has kept a transaction waiting. Thread-safe.
+
+        ``grace`` is the grace period after it, in seconds.
+        """
         with self._lock:
             if self._since is None:
-                self._since = self._written_at
+                self._since, self._grace = self._written_at, OUTAGE_GRACE_SECONDS
+            self._grace = max(self._grace, grace)
 
     def note_write(self, now: int, clock: Callable[[], int]) -> None:
         """Note that a transaction has been committed, whose time was ``now``: an outage is over. Thread-safe.
@@ -70,7 +75,7 @@ class Outages:
                 end = clock()
                 self._recent = [outage for outage in self._recent if outage[1] > end]
                 if self._since is not None:
-                    self._recent.append((self._since, _grace_from(end)))
+                    self._recent.append((self._since, self._spares_until(end)))
                     self._since = None
 
     def horizon(self, now: int) -> Horizon:
@@ -80,11 +85,10 @@ class Outages:
         with self._lock:
             current = [outage for outage in self._recent if outage[1] > now]
             if self._since is not None:
-                current.append((self._since, _grace_from(now)))
+                current.append((self._since, self._spares_until(now)))
         if not current:
             return Horizon(now, now)
         return Horizon(min(now, *(since for since, _ in current)), max(until for _, until in current))
 
-
-def _grace_from(moment: int) -> int:
-    return moment + round(OUTAGE_GRACE_SECONDS * SECOND)
+    def _spares_until(self, moment: int) -> int:
+        return moment + round(self._grace * SECOND)

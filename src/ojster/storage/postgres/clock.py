@@ -14,6 +14,10 @@ MAX_ROUND_TRIP_US: Final = 100_000
 """Maximum round trip of a precise clock measurement, in microseconds."""
 
 
+JUMP_US: Final = 1_000_000
+"""Smallest change of the database's clock that counts as a jump, in microseconds."""
+
+
 class ServerClock:
     """The database's clock, in microseconds since the epoch, so that servers with different clocks agree on the time.
 
@@ -28,8 +32,13 @@ class ServerClock:
     def __call__(self) -> int:
         return time.monotonic_ns() // 1000 + self._offset
 
-    def measure(self, connection: psycopg.Connection) -> None:
-        """Measure the offset of the database's clock."""
+    def measure(self, connection: psycopg.Connection) -> bool:
+        """Measure the offset of the database's clock; return whether somebody has set that clock forward."""
+        before = self._offset if self._measured else None
+        self._measure(connection)
+        return before is not None and self._offset - before > JUMP_US
+
+    def _measure(self, connection: psycopg.Connection) -> None:
         for _ in range(3):
             before = time.monotonic_ns() // 1000
             row = connection.execute(f"SELECT {NOW}").fetchone()

@@ -19,8 +19,9 @@ from ojster.core.settings import ServiceSettings
 from ojster.storage.call import TransactionFunction
 from ojster.storage.database import LISTEN_VARIABLE, Database, ReplicaState, topics_of, topics_of_ends
 from ojster.storage.dispatcher import Dispatcher, StatementRefused
+from ojster.storage.outages import OUTAGE_GRACE_SECONDS
 from ojster.storage.postgres.clock import ServerClock
-from ojster.storage.postgres.notifier import ListeningConnection, PostgresNotifier, messages
+from ojster.storage.postgres.notifier import HEARTBEAT, ListeningConnection, PostgresNotifier, messages
 from ojster.storage.postgres.pipeline import ANSWER_TIMEOUT_SECONDS, ConnectionLost, PipelineConnection, StatementFailed
 from ojster.storage.postgres.replica import ANSWER_SECONDS, Replica
 from ojster.storage.postgres.schema import check_schema, log_events
@@ -194,7 +195,10 @@ class PostgresDatabase(Database):
 
     def _look_around(self, connection: psycopg.Connection) -> None:
         """Refresh the clock, the settings and all waiters, in case notifications were missed."""
-        self._server_clock.measure(connection)
+        if self._server_clock.measure(connection):
+            # No time has passed in which leases could run out. Workers extend them by this clock as soon as their own
+            # process has measured it, too.
+            self.outages.begin(HEARTBEAT + OUTAGE_GRACE_SECONDS)
         self.memory.forget()
         self._look_for_work()
 
