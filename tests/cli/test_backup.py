@@ -186,6 +186,20 @@ async def test_a_file_with_a_missing_piece_is_damaged_in_the_backup(saved: tuple
     await app.aclose()
 
 
+async def test_a_file_that_could_not_be_read_while_its_store_was_away_is_saved(
+    saved: tuple[Path, str], tmp_path: Path
+) -> None:
+    store, away = tmp_path / "jobs.db-files", tmp_path / "away"
+    app = App(f"sqlite:///{tmp_path}/jobs.db")
+    store.rename(away)
+    with pytest.raises(BackendError):
+        _ = [piece async for piece in await app.service().files.read(saved[1])]
+    away.rename(store)
+    summary = await save(tmp_path / "jobs.db", tmp_path / "second.tar", DirectoryStore(store))
+    assert (summary.files, summary.missing) == (1, [])
+    await app.aclose()
+
+
 @pytest.mark.parametrize("is_lost", [False, True])
 async def test_an_upload_goes_on_after_a_restore_or_begins_again(tmp_path: Path, is_lost: bool) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"

@@ -161,13 +161,14 @@ def _write(archive: tarfile.TarFile, copy: Path, store: FileStore | None) -> Arc
     members: dict[str, str] = {}
     summary = _count(copy)
     if store is not None:
-        by_file = _pieces(copy)
+        by_file = _pieces(copy, "complete", "uploading")
         if by_file and isinstance(store, DirectoryStore) and not store.root.exists():
             raise InvalidRequest(
                 f"The database has files ({len(by_file)}), but there is no directory {store.root}. Name the storage of "
                 "'ojster serve' with --files, or save the database alone with --no-files."
             )
-        for file, pieces in by_file.items():
+        # A file counts as damaged since a piece could not be read, perhaps because the store was away for a moment.
+        for file, pieces in (by_file | _pieces(copy, "damaged")).items():
             try:
                 contents = asyncio.run(_read(store, pieces))
             except BackendError:
@@ -210,8 +211,8 @@ async def _read(store: FileStore, pieces: list[tuple[str, bytes]]) -> list[tuple
     return members
 
 
-def _pieces(copy: Path) -> dict[str, list[tuple[str, bytes]]]:
-    """Return the names and the hashes of the pieces of each file, complete or partly uploaded."""
+def _pieces(copy: Path, *states: str) -> dict[str, list[tuple[str, bytes]]]:
+    """Return the names and the hashes of the pieces of each file in one of the states."""
     by_file: dict[str, list[tuple[str, bytes]]] = {}
     with _opened(copy) as connection:
         for file, piece, digest in connection.execute(
@@ -219,9 +220,10 @@ def _pieces(copy: Path) -> dict[str, list[tuple[str, bytes]]]:
             SELECT f.id, p.piece, p.sha256
             FROM files AS f
             JOIN file_pieces AS p ON p.file = f.id
-            WHERE f.state IN ('complete', 'uploading')
+            WHERE f.state IN (SELECT value FROM json_each(?))
             ORDER BY f.id, p.start
-            """
+            """,
+            (msgspec.json.encode(states).decode(),),
         ):
             by_file.setdefault(str(file), []).append((f"{file}/{piece}", bytes(digest)))
     return by_file
