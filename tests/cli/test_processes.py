@@ -246,6 +246,20 @@ def test_the_server_of_a_service_starts_orchestrators_of_included_modules(comman
         until(lambda: httpx.get(run, timeout=PATIENCE).json()["workflow"]["state"] == "completed")
 
 
+@pytest.mark.parametrize("command", ["run", "dev"])
+def test_the_server_of_a_service_keeps_files_where_the_application_does(commands: Commands, command: str) -> None:
+    (commands.folder / "filed.py").write_text(
+        "import mine\nfrom ojster import App\n\n"
+        'app = App(mine.app.url, files="store")\n\n@app.job("file")\ndef file(): ...\n'
+    )
+    url = f"http://127.0.0.1:{free_port()}"
+    with commands.running(command, "filed:app", "--port", url.rpartition(":")[2]):
+        until(lambda: answers(f"{url}/ojs/v1/health"))
+        stored = httpx.put(f"{url}/ojs/v1/files", content=b"text", timeout=PATIENCE)
+        assert stored.is_success, stored.text
+    assert list((commands.folder / "store").iterdir())
+
+
 def requests_counted(url: str) -> int:
     lines = httpx.get(f"{url}/metrics", timeout=PATIENCE).text.splitlines()
     wanted = 'ojs_http_requests_total{endpoint="enqueue",status="201"} '

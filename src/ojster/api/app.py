@@ -117,7 +117,7 @@ class App(EagerMode, JobLookup, AppWorkflows, FlowDeclarations):
         files: str | None = None,
         eager: bool | None = None,
     ) -> None:
-        self._files = files
+        self.files = files
         self.tenant = None if tenant is None else check_tenant(tenant)
         super().__init__(known_url(url or os.environ.get(URL_VARIABLE) or DEFAULT_URL), codecs)
         self._written = url or None
@@ -217,7 +217,7 @@ class App(EagerMode, JobLookup, AppWorkflows, FlowDeclarations):
                 settings=self.settings != Settings(),
                 synchronous=self._synchronous != "FULL",
                 migrate=self.migrate,
-                files=self._files is not None,
+                files=self.files is not None,
             )
             client = self._http[loop] = HttpClient(self.url, headers=headers)
             client.jobs.middleware = self.enqueue_middleware
@@ -274,7 +274,7 @@ class App(EagerMode, JobLookup, AppWorkflows, FlowDeclarations):
                         self.url, in_microseconds(self.settings), synchronous=self._synchronous, migrate=self.migrate
                     )
                     self._warn_of_idle("database", headers=bool(self._headers), token=self._token is not None)
-                    service = self._service = Service(database, store=store_for(self.url, self._files))
+                    service = self._service = Service(database, store=store_for(self.url, self.files))
                     service.middleware = self.enqueue_middleware
                     service.check_orchestrator = self.orchestrators.check
         return service

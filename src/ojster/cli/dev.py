@@ -20,6 +20,7 @@ from ojster.cli.application import refuse_eager
 from ojster.cli.options import examples, with_port
 from ojster.cli.output import console, errors
 from ojster.cli.worker_options import with_concurrency, with_include
+from ojster.files.open import FILES_VARIABLE
 from ojster.storage.database import URL_VARIABLE, names_a_database, without_password
 from ojster.storage.open import MEMORY
 from ojster.storage.urls import url_in_environment
@@ -96,7 +97,8 @@ def dev(
 def shared_application(app: str, include: Sequence[str], database: str | None) -> tuple[App, list[str]]:
     """Return an application for a server and a worker, and the arguments that let a command load it.
 
-    Its database is one that processes can share: ``database``, or its own.
+    Its database is one that processes can share: ``database``, or its own. Its file store is that of the processes
+    which are started from now on.
     """
     with url_in_environment(database):
         loaded = load_app(app, include)
@@ -114,6 +116,8 @@ def shared_application(app: str, include: Sequence[str], database: str | None) -
         raise click.UsageError(
             f"{url} is a database in memory, which a server and a worker cannot share. Name a file with --database."
         )
+    if loaded.files is not None:
+        os.environ[FILES_VARIABLE] = loaded.files
     return loaded, [app, *(part for module in include for part in ("--include", module))]
 
 
