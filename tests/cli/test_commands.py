@@ -27,6 +27,7 @@ from ojster import App
 from ojster.cli import output
 from ojster.cli.main import COMMANDS, cli, main
 from ojster.core.ids import new_id
+from ojster.fleet.workers import Heartbeat
 from ojster.schedules.cron import Cron
 from ojster.storage.migrations import scripts
 from ojster.storage.postgres.shape import actual_shape, intended_shape
@@ -564,6 +565,31 @@ def test_migrate_and_doctor_on_a_file(nowhere: Ojster) -> None:
     assert findings["integrity"]["finding"] == "ok"
     ojster("push", "a")
     assert "no worker is running" in ojster("doctor", expect=1)
+
+
+def test_doctor_says_that_no_worker_can_run_the_jobs_that_wait(ojster: Ojster) -> None:
+    async def appear(worker_id: str, queue: str, *types: str) -> None:
+        app = App(ojster.url)
+        await app.client().fleet.beat(Heartbeat(worker_id=worker_id, queues=(queue,), job_types=types))
+        await app.aclose()
+
+    def backlog() -> tuple[bool, str]:
+        code, output, _ = ojster.run(["doctor", "--json"], {"OJSTER_DATABASE_URL": ojster.url})
+        checks = {one["check"]: one for one in json.loads(output)["checks"]}
+        assert code == (0 if all(one["ok"] for one in checks.values()) else 1)
+        return checks["backlog"]["ok"], checks["backlog"]["finding"]
+
+    ids = [ojster("push", "mail", "--queue", "mails").strip() for _ in range(2)]
+    asyncio.run(appear("elsewhere", "default", "mail"))
+    fine, words = backlog()
+    assert not fine
+    assert words.startswith("2 available jobs, 1 workers, 0 dead letters: no worker can run 2 of the jobs")
+    assert f"{ids[0]} in the queue mails (no worker takes jobs of this queue)" in words
+    asyncio.run(appear("other", "mails", "report"))
+    fine, words = backlog()
+    assert (fine, "it has no handler for 'mail'" in words) == (False, True)
+    asyncio.run(appear("right", "mails", "mail"))
+    assert backlog() == (True, "2 available jobs, 3 workers, 0 dead letters")
 
 
 def test_migrate_and_doctor_on_postgres(tmp_path: Path, postgres_url: str) -> None:

@@ -22,6 +22,7 @@ from ojster.client.interface import Client
 from ojster.core.durations import format_duration
 from ojster.core.errors import OjsterError
 from ojster.core.public_settings import Retention, Settings, in_microseconds
+from ojster.fleet.unrunnable import Unrunnable
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.queries import Page
 from ojster.storage.database import URL_VARIABLE, names_a_database, without_password
@@ -158,16 +159,23 @@ def _audit_log(url: str) -> checks.Diagnosis:
 
 
 def _backlog(url: str) -> checks.Diagnosis:
-    async def look(client: Client) -> tuple[int, int, int]:
+    async def look(client: Client) -> tuple[int, int, int, list[Unrunnable]]:
         statistics = await asyncio.gather(
             *[client.queues.statistics(queue.name) for queue in await client.queues.all()]
         )
         waiting = sum(queue_statistics.counts.get("available", 0) for queue_statistics in statistics)
         dead = (await client.jobs.select(JobFilter(dead=True), Page(1))).total
-        return waiting, dead, len(await client.fleet.all())
+        return waiting, dead, len(await client.fleet.all()), await client.fleet.unrunnable()
 
-    waiting, dead, workers = ask(url, look)
+    waiting, dead, workers, unrunnable = ask(url, look)
     words = f"{waiting} available jobs, {workers} workers, {dead} dead letters"
     if waiting and not workers:
         return False, words + ": no worker is running; start one with 'ojster worker'"
+    if unrunnable:
+        jobs = sum(group.jobs for group in unrunnable)
+        first = unrunnable[0]
+        return False, (
+            f"{words}: no worker can run {jobs} of the jobs, such as {first.job_id} in the queue {first.queue} "
+            f"({'; '.join(first.reasons)}); 'ojster workers unrunnable' lists them"
+        )
     return True, words
