@@ -62,6 +62,7 @@ async def test_each_run_goes_on_with_the_version_that_it_was_started_with(deploy
         findings = await service.database.survey(find_attention, None)
     (finding,) = [finding for finding in findings if finding.kind == "unrunnable"]
     assert "not 1.0.0" in finding.message
+    assert "move them to another version with `ojster flows pin order VERSION`" in finding.message
     await work(old)
     assert await before.aresult() == "old"
 

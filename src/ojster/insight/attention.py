@@ -14,7 +14,7 @@ from ojster.core.durations import HOUR, MINUTE, SECOND
 from ojster.core.tenant import TENANT_NAMES_RANGE, called
 from ojster.core.timestamps import format_optional, format_timestamp
 from ojster.fleet.unrunnable import MAX_EXAMINED, list_unrunnable
-from ojster.insight.flow_troubles import find_flow_troubles
+from ojster.insight.flow_troubles import find_flow_troubles, unrunnable_flows
 from ojster.insight.readiness import why_not_ready
 from ojster.insight.receivers import FailingReceiver, failing_receivers
 from ojster.jobs.filter_walk import IS_NOT_INTERNAL
@@ -190,9 +190,15 @@ def _queues(tx: Transaction) -> Iterator[Finding]:
 
 def _unrunnable(tx: Transaction) -> Iterator[Finding]:
     (groups,) = list_unrunnable(tx, (None,))
+    flows = {trouble.name for trouble in unrunnable_flows(tx, groups)}
     for group in groups:
         what = "" if group.type is None else f" of type {group.type}"
         message = f"No worker can run {_jobs(group.jobs)}{what} in the queue {group.queue}: {'; '.join(group.reasons)}."
+        if group.type in flows:
+            message += (
+                " Start workers with the code of these flows, or move them to another version with "
+                f"`ojster flows pin {group.type} VERSION`."
+            )
         yield Finding("unrunnable", "error", message, group.job_id, group.jobs, queue=group.queue)
 
 

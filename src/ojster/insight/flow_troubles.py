@@ -9,7 +9,7 @@ import msgspec
 
 from ojster.core.durations import DAY, HOUR
 from ojster.core.job import NODE_BITS
-from ojster.fleet.unrunnable import list_unrunnable
+from ojster.fleet.unrunnable import Unrunnable, list_unrunnable
 from ojster.storage.transaction import Transaction
 from ojster.workflows.node import Kind
 
@@ -42,7 +42,8 @@ class FlowTrouble(msgspec.Struct, frozen=True):
 
 def find_flow_troubles(tx: Transaction, requests: Sequence[None]) -> list[list[FlowTrouble]]:
     """Return the flows that do not go on, by reason and name, for each request."""
-    troubles = [*_mismatched(tx), *_stuck(tx), *_unrunnable(tx)]
+    (groups,) = list_unrunnable(tx, (None,))
+    troubles = [*_mismatched(tx), *_stuck(tx), *unrunnable_flows(tx, groups)]
     return [list(troubles) for _ in requests]
 
 
@@ -87,8 +88,8 @@ def _stuck(tx: Transaction) -> Iterator[FlowTrouble]:
     yield from _troubles("stuck", rows)
 
 
-def _unrunnable(tx: Transaction) -> Iterator[FlowTrouble]:
-    (groups,) = list_unrunnable(tx, (None,))
+def unrunnable_flows(tx: Transaction, groups: Sequence[Unrunnable]) -> Iterator[FlowTrouble]:
+    """Yield the flows among the jobs that no worker can run: one for each group whose oldest job runs a flow."""
     for group in groups:
         rows = tx.execute(
             f"""
