@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
@@ -20,10 +21,11 @@ from hypothesis.strategies import deferred
 
 from ojster import App, Depends, Flow, Gzip, JobContext, JobFailed, JobHandle, Retry, chain, current_job, gate
 from ojster.api import in_memory
+from ojster.api.calling_thread import CallersLoop
 from ojster.testing import FakeContext, JobTester, tester
 from ojster.testing.strategies import arguments_of, failures, json_values
 from tests.time_limits import exhaust_time
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 app = App("postgresql://nobody@localhost:1/nowhere")
 done: list[str] = []
@@ -235,6 +237,31 @@ def test_what_ends_a_test_in_a_handler_ends_it(end: Callable[[str], None]) -> No
     with JobTester(local) as jobs:
         ending.enqueue()
         with pytest.raises((OutcomeException, KeyboardInterrupt), match="enough"):
+            jobs.drain()
+    assert attempts == [1]
+
+
+def test_what_ends_a_test_in_a_handler_ends_it_also_if_the_thread_of_the_test_is_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    local = App("sqlite:///unused.db")
+    attempts: list[int] = []
+
+    @local.job("ending")
+    def ending() -> None:
+        attempts.append(1)
+        pytest.skip("enough")
+
+    end = CallersLoop._end
+
+    def end_late(coroutine: Any, loop: Any) -> None:
+        until(lambda: inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED)
+        end(coroutine, loop)
+
+    with JobTester(local) as jobs:
+        ending.enqueue()
+        monkeypatch.setattr(CallersLoop, "_end", staticmethod(end_late))
+        with pytest.raises(OutcomeException, match="enough"):
             jobs.drain()
     assert attempts == [1]
 

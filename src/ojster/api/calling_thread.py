@@ -6,7 +6,7 @@ import asyncio
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from functools import partial
@@ -28,18 +28,20 @@ class CallingThread(Executor):
         self._calls: deque[Callable[[], None]] = deque()
         self._waiting = 0
         """The number of calls that the thread waits for: a function that it runs can wait for another call."""
+        self._awaited: list[Future[Any]] = []
+        """These calls, once they have begun."""
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Let the thread run a function."""
         future = Future[R]()
-        call = partial(_run, future, partial(fn, *args, **kwargs))
+        function = partial(fn, *args, **kwargs)
         with self._changed:
             if self._waiting:
-                self._calls.append(call)
+                self._calls.append(partial(_run, future, function, self._awaited))
                 self._changed.notify_all()
                 return future
         # What a job needed is closed after its timeout, when the call may be over.
-        threading.Thread(target=call, name="ojster-job", daemon=True).start()
+        threading.Thread(target=_run, args=(future, function, ()), name="ojster-job", daemon=True).start()
         return future
 
     @contextmanager
@@ -56,8 +58,12 @@ class CallingThread(Executor):
     def run_until(self, done: Future[Any]) -> None:
         """Run functions in this thread, which is ``waiting``, until a call is done."""
         done.add_done_callback(self._wake)
-        while (call := self._next(done)) is not None:
-            call()
+        self._awaited.append(done)
+        try:
+            while (call := self._next(done)) is not None:
+                call()
+        finally:
+            self._awaited.remove(done)
 
     def _wake(self, _: Future[Any]) -> None:
         with self._changed:
@@ -70,22 +76,28 @@ class CallingThread(Executor):
             return self._calls.popleft() if self._calls and (self._waiting == 1 or not done.done()) else None
 
 
-def _run(future: Future[R], function: Callable[[], R]) -> None:
+def _run(future: Future[R], function: Callable[[], R], awaited: Sequence[Future[Any]]) -> None:
     if not future.set_running_or_notify_cancel():
         return
-    error: BaseException | None = None
+    result: Any = None
+    raised: BaseException | None = None
     try:
         result = function()
-    except BaseException as raised:
-        own_frame = raised.__traceback__
-        raised.__traceback__ = own_frame and own_frame.tb_next  # backtraces begin at the function
-        future.set_exception(raised)
-        error = raised
-    else:
+    except BaseException as error:
+        own_frame = error.__traceback__
+        error.__traceback__ = own_frame and own_frame.tb_next  # backtraces begin at the function
+        raised = error
+    outcome = result.error if isinstance(result, Raised) else raised
+    ends_test = isinstance(outcome, KeyboardInterrupt | _outcome_of_pytest())
+    if ends_test:  # before the event loop learns the outcome: it would begin the next attempt
+        for call in awaited:
+            call.cancel()
+    if raised is None:
         future.set_result(result)
-        error = result.error if isinstance(result, Raised) else None
-    if isinstance(error, KeyboardInterrupt | _outcome_of_pytest()):
-        raise error  # it is meant for the test, such as its time limit, not for the attempt
+    else:
+        future.set_exception(raised)
+    if ends_test and outcome is not None:
+        raise outcome  # it is meant for the test, such as its time limit, not for the attempt
 
 
 def _outcome_of_pytest() -> type[BaseException]:

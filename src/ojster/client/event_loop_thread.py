@@ -27,7 +27,8 @@ def _warn_of_blocking(coroutine: Coroutine[Any, Any, object]) -> None:
 async def _cancelled(coroutine: Coroutine[Any, Any, object]) -> None:
     tasks = [task for task in asyncio.all_tasks() if task.get_coro() is coroutine]
     for task in tasks:
-        task.cancel()
+        if not task.cancelling():  # a second cancellation would end its cleanup
+            task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 

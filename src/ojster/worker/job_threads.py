@@ -107,7 +107,8 @@ class JobThreads:
                 self._calls.pop()
                 raise RuntimeError("No thread can be started for a plain function.")
         if self._caller is not None:
-            self._caller.submit(self._run_next)
+            # Its own work with the outcome comes before the event loop learns of it.
+            self._caller.submit(self._run_now, call).add_done_callback(lambda _: self._note_end(call))
         return call
 
     def cancel(self, call: ThreadCall) -> bool:
@@ -176,15 +177,11 @@ class JobThreads:
                 woken.acquire()
                 is_scout = True
 
-    def _run_next(self) -> Any | Raised:
-        """Run one call in the thread of a caller, which learns its outcome: what it waits for may be over then."""
-        with self._lock:
-            if not self._calls:  # it was cancelled
-                return None
-            call = self._calls.popleft()
-        outcome = call.outcome = call.run()
-        self._note_end(call)
-        return outcome
+    def _run_now(self, call: ThreadCall) -> Any | Raised:
+        """Run a call in the thread of a caller, which learns its outcome: what it waits for may be over then."""
+        if self.cancel(call):  # nobody has cancelled it before: now nobody can
+            call.outcome = call.run()
+        return call.outcome
 
     def _note_end(self, call: ThreadCall) -> None:
         with self._lock:
