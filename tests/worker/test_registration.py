@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from ojster import App, Flow
+from ojster import App, Flow, Worker
+from ojster.core.errors import BackendError
+from ojster.schedules.cron import Cron
+from ojster.worker import registration
 from ojster.worker.registration import register
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -41,3 +47,46 @@ async def test_what_an_earlier_version_of_the_application_has_declared_is_told(
     told = "\n".join(caplog.messages)
     assert "`ojster job-types delete report`" in told
     assert "`ojster cron remove daily`" in told
+
+
+async def test_a_worker_that_runs_until_empty_ends_with_the_error_that_keeps_it_from_registering(
+    shared_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "ERROR_PATIENCE_SECONDS", 0.0)
+    app = App(shared_url)
+    done: list[int] = []
+
+    @app.cron("0 9 * * *", name="daily")
+    @app.job("report")
+    async def report() -> None:
+        done.append(1)
+
+    async def refuse(cron: Cron) -> None:
+        raise BackendError("permission denied for table crons")
+
+    await report.aenqueue()
+    monkeypatch.setattr(app.client().schedules, "register", refuse)
+    with pytest.raises(BackendError, match="permission denied"):
+        await asyncio.wait_for(Worker(app).run(until_empty=True), PATIENCE)
+    await app.aclose()
+    assert done == [1]
+
+
+async def test_a_worker_that_runs_for_ever_registers_what_the_database_has_refused_for_long(
+    shared_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "ERROR_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("ojster.worker.backoff.FIRST_PAUSE_SECONDS", 0.0)
+    app = App(shared_url)
+    app.cron("0 9 * * *", name="daily")(app.job("report")(lambda: None))
+    register_cron, refusals = app.client().schedules.register, [BackendError("permission denied")] * 3
+
+    async def refuse_first(cron: Cron) -> object:
+        if refusals:
+            raise refusals.pop()
+        return await register_cron(cron)
+
+    monkeypatch.setattr(app.client().schedules, "register", refuse_first)
+    await register(app.client(), app)
+    assert [cron.name for cron in await app.client().schedules.all()] == ["daily"]
+    await app.aclose()

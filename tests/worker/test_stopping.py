@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import pytest
 
@@ -185,6 +186,36 @@ async def test_a_worker_that_runs_until_empty_gives_functions_beyond_their_time_
     async with asyncio.timeout(LIMIT):
         while worker.abandoned:
             await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("concurrency", [1, 2], ids=["all places", "one place"])
+async def test_a_worker_that_runs_until_empty_ends_without_a_coroutine_that_ignores_its_cancellation(
+    app: App, monkeypatch: pytest.MonkeyPatch, concurrency: int
+) -> None:
+    monkeypatch.setattr("ojster.worker.worker.LAST_REPORT_SECONDS", 0.0)
+    monkeypatch.setattr("ojster.worker.worker.DRAIN_CHECK_SECONDS", 0.01)
+    running, may_end = asyncio.Event(), asyncio.Event()
+
+    @app.job("stubborn")
+    async def stubborn() -> None:
+        running.set()
+        while not may_end.is_set():
+            with suppress(asyncio.CancelledError):
+                await may_end.wait()
+
+    job = await stubborn.aenqueue()
+    worker = Worker(app, concurrency=concurrency, grace=0)
+    working = asyncio.create_task(worker.run(until_empty=True))
+    try:
+        async with asyncio.timeout(LIMIT):
+            await running.wait()
+            await app.client().jobs.cancel(job.id)
+        await asyncio.wait((working,), timeout=LIMIT)
+        assert working.done()
+        assert worker.abandoned == 1
+    finally:
+        may_end.set()
+        await working
 
 
 async def test_a_worker_that_has_not_begun_has_left_no_handler_behind(app: App) -> None:

@@ -39,12 +39,19 @@ class DrainCheck:
         self._is_next = False
 
     async def is_over(self) -> bool:
-        """Start what is left of large workflows; return whether nothing was, and this fetch was the last one."""
+        """Start what is left of large workflows; return whether nothing was, and this fetch was the last one.
+
+        Raises
+        ------
+        OjsterError
+            Not all that the application declares could be registered.
+        """
         if self._is_next:
             return True
         if not self._registering.done():
             await asyncio.wait((self._registering,), timeout=DRAIN_CHECK_SECONDS)
             return False
+        self._registering.result()
         try:
             self._is_next = self._maintenance is None or not await self._maintenance.go_on()
         except OjsterError:

@@ -186,7 +186,7 @@ class Worker:
         self.processed = 0
         self._attempts = Attempts(self.id, self._run, self._note_ends)
         self._reporter = Reporter(self.id, self.lease)
-        self._stopping = Stopping(self.id)
+        self._stopping = Stopping(self.id, self._attempts)
         self._fetching: asyncio.Task[list[Job]] | None = None
         self._patience = float("inf")
         """Silence after which the server counts this worker as lost, in seconds."""
@@ -261,14 +261,14 @@ class Worker:
         ----------
         until_empty:
             Return as soon as no job is available, no workflow has steps to start (beside a server: for half a second),
-            and all is registered and reported; threads that run on get the grace period. False by default.
+            and all is registered and reported; functions that run on get the grace period. False by default.
 
         Raises
         ------
         NoHandlers
             The application has no handlers, and the worker runs no code that jobs carry.
-        BackendUnavailable, Unsupported
-            The database cannot be opened, or the server has no workers. What the lifespan raises is raised, too.
+        BackendUnavailable, BackendError, Unsupported
+            The database cannot be opened or used, or the server has no workers. What the lifespan raises comes, too.
         NotConfined
             The worker is configured to run code that jobs carry, and this platform cannot confine it.
         """
@@ -300,7 +300,7 @@ class Worker:
         )
         beats = beat_for_ever(lambda wait: self._beat(client, wait), self._heartbeat_interval, self._news)
         beating = asyncio.create_task(beats, name="ojster-heartbeat")
-        registering = asyncio.create_task(register(client, self.app), name="ojster-registration")
+        registering = asyncio.create_task(register(client, self.app, for_ever=not until_empty), name="ojster-register")
         try:
             await self._work(client, until_empty, registering)
             await self._finish_or_hand_back(client)
@@ -309,7 +309,7 @@ class Worker:
             for helper in (beating, registering, self._stopping):
                 helper.cancel()
             await asyncio.gather(beating, registering, return_exceptions=True)
-            if left := self._stopping.stop_all(self._attempts.with_tasks, lambda _: None):  # it leaves, or is lost
+            if left := self._stopping.stop_all(lambda _: None):  # it leaves, or is lost
                 await asyncio.wait(left, timeout=LAST_REPORT_SECONDS)
             await self._outbox.hand_back_now(client, self._held.take_all())
             if self._children is not None:
@@ -383,7 +383,7 @@ class Worker:
     @property
     def _is_idle(self) -> bool:
         waits = self._stopping.is_waiting and not self._executor.has_waited(self.grace)
-        return not (self.active or self._held or waits) and self._outbox.is_empty
+        return not (self._stopping.left(self.grace) or self._held or waits) and self._outbox.is_empty
 
     def _take_in(self, client: Client, jobs: Sequence[Job]) -> None:
         """Begin fetched jobs, as many as there is room for, and hold the others."""
@@ -490,9 +490,9 @@ class Worker:
         self._reporter.deadline = began + self.grace + LAST_REPORT_SECONDS
         self._held.hand_back_all()
         self._outbox.send(client)
-        while self._attempts and (left := began + self.grace - time.monotonic()) > 0:  # another order may shorten it
-            await self._wait_for_change(left)
-        if late := self._stopping.stop_all(self._attempts.with_tasks, partial(self._outbox.tell, client)):
+        while self._stopping.left(self.grace) and (left := began + self.grace - time.monotonic()) > 0:
+            await self._wait_for_change(left)  # another order may shorten the grace period
+        if late := self._stopping.stop_all(partial(self._outbox.tell, client)):
             log.warning("handing back %d jobs that did not finish in time", len(late))
         deadline = self._reporter.deadline = time.monotonic() + LAST_REPORT_SECONDS
         while (self._attempts or self._executor.abandoned) and (left := deadline - time.monotonic()) > 0:
