@@ -276,7 +276,7 @@ class TooManyTokens(OjsterError):
 
 def _invalid() -> Unauthenticated:
     return Unauthenticated(
-        "The token is invalid: malformed, revoked, or not issued here. Create one with 'ojster tokens create'."
+        "The token is invalid: malformed, revoked, rotated, or not issued here. Create one with 'ojster tokens create'."
     )
 
 
