@@ -7,9 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from ojster.core.errors import InvalidRequest
+from ojster.core.errors import Duplicate, InvalidRequest
+from ojster.core.json_objects import Members
 from ojster.jobs.code import LARGEST_BODY, MOST_MODULES, Code, read_code
 from ojster.jobs.contents import carries_code, objects_in
+from tests.conftest import Bench, request
 
 BODY = "def body(job): return 1"
 
@@ -115,3 +117,17 @@ def test_code_has_bounds() -> None:
 def test_code_has_a_body_and_maybe_modules(given: Any) -> None:
     with pytest.raises(InvalidRequest, match="it must have a 'body' and may have 'modules'"):
         read_code(msgspec.json.encode(given))
+
+
+@pytest.mark.anyio
+async def test_code_jobs_with_other_code_are_no_duplicates(bench: Bench) -> None:
+    def carrying(body: str, *args: Any) -> Members:
+        unique = {"keys": ["type", "args"], "on_conflict": "reject"}
+        code = msgspec.Raw(msgspec.json.encode({"body": body}))
+        return request("ojster.code", *args, unique=unique) | {"ojster_code": code}
+
+    one, other = "def body(job, x):\n    return 1", "def body(job, x):\n    return 2"
+    for job in (carrying(one, 1), carrying(other, 1), carrying(one, 2)):
+        await bench.service.jobs.enqueue([job])
+    with pytest.raises(Duplicate):
+        await bench.service.jobs.enqueue([carrying(one, 1)])

@@ -7,6 +7,7 @@ to run code get it. This module validates the source and never runs it.
 from __future__ import annotations
 
 import ast
+import hashlib
 import symtable
 import warnings
 from typing import Final
@@ -62,6 +63,11 @@ class Code(msgspec.Struct, frozen=True):
 
     body: str
     modules: tuple[str, ...] | None = None
+
+
+def kind_of(code: Code) -> str:
+    """Return the type that unique keys have for a code job: all have one type, but what they do is in their code."""
+    return f"{CODE_TYPE} {hashlib.sha256(code.body.encode()).hexdigest()}"
 
 
 def read_code(raw: bytes | msgspec.Raw) -> Code:

@@ -30,6 +30,7 @@ from ojster.jobs.attributes import (
     readers,
     without_nulls,
 )
+from ojster.jobs.code import ATTRIBUTE, CODE_TYPE, kind_of, read_code
 from ojster.jobs.deadlines import deadlines_of
 from ojster.jobs.encoding import are_encoded
 from ojster.jobs.names import OWN_TYPES, VERSION_PATTERN, kind, read_type, refuse_reserved, string
@@ -238,7 +239,7 @@ def read_job(
         timeout=attributes.timeout or options.timeout,
         lease=options.lease,
         unique=options.unique,
-        unique_key=_unique_key(options, owner, type, args, meta) if has_args else None,
+        unique_key=_unique_key(options, owner, type, args, meta, members) if has_args else None,
         queue_rate=options.queue_rate,
         limit=None if options.limit is None else _limit_of(options.limit, owner),
         tenant=owner,
@@ -455,7 +456,9 @@ def _limit_of(policy: RateLimitPolicy, owner: str) -> RateLimitPolicy:
     return msgspec.structs.replace(policy, key=qualify(owner, policy.key)) if owner else policy
 
 
-def _unique_key(options: ParsedOptions, owner: str, type: str, args: bytes, meta: bytes) -> str | None:
+def _unique_key(
+    options: ParsedOptions, owner: str, type: str, args: bytes, meta: bytes, members: Members
+) -> str | None:
     policy = options.unique
     if policy is None:
         return None
@@ -466,6 +469,8 @@ def _unique_key(options: ParsedOptions, owner: str, type: str, args: bytes, meta
             "application that encodes the arguments, which sends a digest of them, or leave 'args' out of unique.keys.",
             field="unique.keys",
         )
+    if type == CODE_TYPE and ATTRIBUTE in members:
+        type = kind_of(read_code(members[ATTRIBUTE]))
     try:
         return qualify(owner, fingerprint(policy, type=type, queue=options.queue, args=args_value, meta=meta_value))
     except ValueError as error:
