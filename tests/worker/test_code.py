@@ -17,6 +17,8 @@ from ojster import App, InvalidRequest, Worker, WorkflowFailed, chain
 from ojster.api.workflow_handle import Run
 from ojster.core.json_objects import read_members
 from ojster.jobs.code import CODE_TYPE
+from ojster.jobs.filter_walk import JobFilter
+from ojster.jobs.queries import Page
 from ojster.sandbox.sandbox import Sandbox
 from tests.sandbox.constructs import CONSTRUCTS, recursion
 from tests.waiting import PATIENCE
@@ -280,3 +282,29 @@ def test_a_function_that_its_source_alone_does_not_make_is_refused(
 ) -> None:
     with pytest.raises(TypeError, match=why):
         ojster.code(function, *args)
+
+
+@pytest.mark.parametrize(
+    ("given_up", "attempts"),
+    [("builtins.LookupError", 1), ("builtins.KeyError", 1), ("Own", 1), ("KeyError", 2), ("builtins.OSError", 2)],
+)
+async def test_code_is_not_tried_again_after_an_error_of_a_class_that_its_policy_names(
+    app: App, given_up: str, attempts: int
+) -> None:
+    body = """
+class Own(KeyError):
+    pass
+
+class Narrow(Own):
+    pass
+
+def body(job):
+    raise Narrow("no")
+"""
+    retry = {"max_attempts": 2, "initial_interval": "PT0.01S", "jitter": False, "non_retryable_errors": [given_up]}
+    run = await start(app, code(body, options={"retry": retry}))
+    async with working(app, code=Sandbox()):
+        with pytest.raises(WorkflowFailed):
+            await run.aresult(PATIENCE)
+    (job,) = (await app.client().jobs.select(JobFilter(type=CODE_TYPE), Page(1))).jobs
+    assert job.attempt == attempts

@@ -212,6 +212,11 @@ def describe(error: BaseException) -> dict[str, Any]:
         message = ""
     shown: dict[str, Any] = {
         "type": type(error).__name__,
+        "classes": [
+            kind.__name__ if kind.__module__ == "<body>" else f"{kind.__module__}.{kind.__qualname__}"
+            for kind in type(error).__mro__
+            if issubclass(kind, BaseException)
+        ],
         "message": clean(message[:MAX_MESSAGE_CHARS]) or type(error).__name__,
         "backtrace": [
             f"line {line}, in {frame.f_code.co_name}" for frame, line in frames if frame.f_code.co_filename == "<body>"

@@ -93,11 +93,16 @@ class NotConfined(Exception):
 
 
 class CodeFailed(Exception):
-    """Code failed in the sandbox. ``failure`` describes the error."""
+    """Code failed in the sandbox.
 
-    def __init__(self, failure: Failure) -> None:
+    ``failure`` describes the error, and ``class_names`` are those of the classes that it belongs to, as in
+    ``give_up_on``.
+    """
+
+    def __init__(self, failure: Failure, class_names: Sequence[str] = ("builtins.Exception",)) -> None:
         super().__init__(failure.message)
         self.failure = failure
+        self.class_names = class_names
 
 
 class SandboxRequest(msgspec.Struct, frozen=True):
@@ -165,6 +170,12 @@ class End(msgspec.Struct):
             details=details,
             backtrace=tuple(clean(str(line)) for line in lines) if isinstance(lines, list) else (),
         )
+
+    @property
+    def class_names(self) -> list[str]:
+        """The names of the classes that the error belongs to, as far as the child, which may be hostile, says them."""
+        names = (self.error or {}).get("classes")
+        return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
 class _Frame(msgspec.Struct):

@@ -130,7 +130,7 @@ class CodeRunner:
             except OjsterError as error:
                 raise CodeFailed(Failure("PropertiesRefused", error.message, retryable=False)) from None
         if end.failure is not None:
-            raise CodeFailed(end.failure)
+            raise CodeFailed(end.failure, end.class_names)
         if end.release is not None:
             raise ReleasedByCode(end.release)
         return end.result

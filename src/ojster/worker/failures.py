@@ -39,7 +39,7 @@ _SCRIPT: Final = "__main__."
 def failure_of(error: BaseException, job: Job) -> Failure:
     """Return the failure to report for an exception of a handler. It never raises one itself."""
     failure = error.failure if isinstance(error, ChildCrashed | CodeFailed) else described(error)
-    names = error.class_names if isinstance(error, ChildCrashed) else class_names(error)
+    names = error.class_names if isinstance(error, ChildCrashed | CodeFailed) else class_names(error)
     if failure.retryable is None and _is_given_up(job, names):
         return msgspec.structs.replace(failure, retryable=False)
     return failure
