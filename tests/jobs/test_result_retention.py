@@ -15,7 +15,7 @@ from ojster.jobs.messages import Acknowledgement
 from ojster.schedules.retention import forget
 from ojster.workflows.run.fork import Fork
 from tests.conftest import Bench, Http, request, shown
-from tests.workflows.bench import WorkflowBench, chain, group, job, ref
+from tests.workflows.bench import WorkflowBench, batch, chain, graph, group, job, ref
 
 pytestmark = pytest.mark.anyio
 
@@ -165,6 +165,27 @@ async def again(flow: WorkflowBench, how: str, step: str) -> None:
         await flow.service.workflows.retry(flow.id)
     else:
         flow.id = (await flow.service.workflows.fork(Fork(flow.id, step))).id
+
+
+@pytest.mark.parametrize(
+    ("wire", "received"),
+    [
+        (chain(job("a", id="a", result_ttl=60), job("b")), ["kept"]),
+        (graph(job("a", id="a", result_ttl=60), job("b", id="b", depends_on=["a"])), {"a": "kept"}),
+        (batch(job("a", result_ttl=60), on_complete=job("b")), ["kept"]),
+        (chain(group(job("a", result_ttl=60)), job("b")), [{"0": "kept"}]),
+    ],
+    ids=["chain", "graph", "batch", "group"],
+)
+async def test_a_retry_keeps_the_results_whose_time_ends_before_its_steps_begin(
+    flow: WorkflowBench, wire: dict[str, Any], received: Any
+) -> None:
+    await flow.create(wire)
+    await flow.work("b", results={"a": "kept"})
+    await flow.service.workflows.retry(flow.id)
+    await prune(flow, 3600)
+    assert await flow.work() == ["b"]
+    assert flow.given["b"] == received
 
 
 AGAIN = pytest.mark.parametrize("how", ["retry", "fork"])
