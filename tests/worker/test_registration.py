@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from ojster import App, Flow, Worker
-from ojster.core.errors import BackendError
+from ojster.core.errors import BackendError, BackendUnavailable
 from ojster.schedules.cron import Cron
-from ojster.worker import registration
+from ojster.worker import drain_check
 from ojster.worker.registration import register
 from tests.waiting import PATIENCE
 
@@ -52,7 +52,7 @@ async def test_what_an_earlier_version_of_the_application_has_declared_is_told(
 async def test_a_worker_that_runs_until_empty_ends_with_the_error_that_keeps_it_from_registering(
     shared_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registration, "ERROR_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(drain_check, "ERROR_PATIENCE_SECONDS", 0.0)
     app = App(shared_url)
     done: list[int] = []
 
@@ -62,11 +62,11 @@ async def test_a_worker_that_runs_until_empty_ends_with_the_error_that_keeps_it_
         done.append(1)
 
     async def refuse(cron: Cron) -> None:
-        raise BackendError("permission denied for table crons")
+        raise BackendUnavailable("The database cannot be used: permission denied for table crons (42501)")
 
     await report.aenqueue()
     monkeypatch.setattr(app.client().schedules, "register", refuse)
-    with pytest.raises(BackendError, match="permission denied"):
+    with pytest.raises(BackendError, match="The log says why"):
         await asyncio.wait_for(Worker(app).run(until_empty=True), PATIENCE)
     await app.aclose()
     assert done == [1]
@@ -75,11 +75,10 @@ async def test_a_worker_that_runs_until_empty_ends_with_the_error_that_keeps_it_
 async def test_a_worker_that_runs_for_ever_registers_what_the_database_has_refused_for_long(
     shared_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registration, "ERROR_PATIENCE_SECONDS", 0.0)
     monkeypatch.setattr("ojster.worker.backoff.FIRST_PAUSE_SECONDS", 0.0)
     app = App(shared_url)
     app.cron("0 9 * * *", name="daily")(app.job("report")(lambda: None))
-    register_cron, refusals = app.client().schedules.register, [BackendError("permission denied")] * 3
+    register_cron, refusals = app.client().schedules.register, [BackendUnavailable("permission denied")] * 3
 
     async def refuse_first(cron: Cron) -> object:
         if refusals:

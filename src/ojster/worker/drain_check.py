@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Final
 
 from ojster.client.interface import Client
-from ojster.core.errors import OjsterError
+from ojster.core.errors import BackendError, OjsterError
 from ojster.service import Service
+from ojster.worker.reporting import ERROR_PATIENCE_SECONDS
 
 DRAIN_CHECK_SECONDS: Final = 0.5
 """How long the last fetch from a server waits, in which the server starts the next steps of large workflows."""
@@ -28,6 +30,8 @@ class DrainCheck:
         self._registering = registering
         self._maintenance = client.maintenance if isinstance(client, Service) else None
         self._is_next = False
+        self._registers_until: float | None = None
+        """When the registration has lasted too long while nothing else was left to do (``time.monotonic``)."""
 
     @property
     def wait(self) -> float:
@@ -43,12 +47,15 @@ class DrainCheck:
 
         Raises
         ------
-        OjsterError
+        BackendError
             Not all that the application declares could be registered.
         """
         if self._is_next:
             return True
         if not self._registering.done():
+            self._registers_until = self._registers_until or time.monotonic() + ERROR_PATIENCE_SECONDS
+            if time.monotonic() >= self._registers_until:  # the database answers, or no fetch would end
+                raise BackendError("Not all that the application declares can be registered. The log says why.")
             await asyncio.wait((self._registering,), timeout=DRAIN_CHECK_SECONDS)
             return False
         self._registering.result()

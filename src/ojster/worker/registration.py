@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import msgspec
 
 from ojster.client.interface import Client
-from ojster.core.errors import BackendUnavailable, Forbidden, NotFound, OjsterError
+from ojster.core.errors import Forbidden, NotFound, OjsterError
 from ojster.core.json_objects import Members
 from ojster.core.tenant import called
 from ojster.handlers.register import HandlerRegister
@@ -21,7 +20,6 @@ from ojster.jobs.signatures import MAX_SIGNATURES
 from ojster.schedules.cron import Cron
 from ojster.worker.backoff import UNREACHABLE, Backoff
 from ojster.worker.outbox import LAST_REPORT_SECONDS
-from ojster.worker.reporting import ERROR_PATIENCE_SECONDS
 from ojster.workflows.orchestrator_request import ORCHESTRATE_TYPE
 
 log = logging.getLogger(__name__)
@@ -50,32 +48,18 @@ def named_queues(app: HandlerRegister, queues: Sequence[str] | None = None) -> l
     return [DEFAULT_QUEUE, *sorted(others)]
 
 
-async def register(client: Client, app: HandlerRegister, *, for_ever: bool = True) -> None:
-    """Register what an application declares; what the server rejects is logged.
-
-    Parameters
-    ----------
-    for_ever:
-        Whether to try again for as long as the database answers with an error. If false, the error is raised after
-        ``ERROR_PATIENCE_SECONDS``. True by default.
-
-    Raises
-    ------
-    BackendError
-        The database has answered with an error for too long, such as for a missing right.
-    """
-    until = float("inf") if for_ever else time.monotonic() + ERROR_PATIENCE_SECONDS
+async def register(client: Client, app: HandlerRegister) -> None:
+    """Register what an application declares; what the server rejects is logged."""
     try:
         for type, declared in app.handlers.items():
             if members := declared.defaults():
-                put = partial(_put_defaults, client, type, members)
-                await _insist(put, f"the defaults of the job type {type}", until)
+                await _insist(partial(_put_defaults, client, type, members), f"the defaults of the job type {type}")
     except Forbidden as refusal:
         log.info("jobs that others enqueue do not get the options that this application declares: %s", refusal)
-    await _announce(client, app, until)
+    await _announce(client, app)
     for cron in () if app.is_eager else app.crons:  # nothing would wait for their time
         try:
-            await _insist(partial(_register_cron, client, cron), f"the cron job {cron.name}", until)
+            await _insist(partial(_register_cron, client, cron), f"the cron job {cron.name}")
         except Forbidden as refusal:
             log.error("the server rejected the cron job %s: %s", cron.name, refusal)
     try:
@@ -84,12 +68,12 @@ async def register(client: Client, app: HandlerRegister, *, for_ever: bool = Tru
         log.debug("cannot look for what an earlier version of the application has declared: %s", error)
 
 
-async def _announce(client: Client, app: HandlerRegister, until: float) -> None:
+async def _announce(client: Client, app: HandlerRegister) -> None:
     """Announce the arguments of the job types. Only forms need them: what the server rejects matters little."""
     handlers = [declared for type, declared in app.handlers.items() if type != ORCHESTRATE_TYPE]
     if announced := signatures_of(handlers[:MAX_SIGNATURES]):
         try:
-            await _insist(partial(client.job_types.announce, announced), "the signatures of the handlers", until)
+            await _insist(partial(client.job_types.announce, announced), "the signatures of the handlers")
         except Forbidden as refusal:
             log.info("forms for new jobs do not know the arguments of this application's handlers: %s", refusal)
 
@@ -125,17 +109,14 @@ async def leftover_crons(client: Client, app: HandlerRegister) -> list[Cron]:
     return [cron for cron in crons if called(cron.name) not in declared and cron.job_type in app.handlers]
 
 
-async def _insist(call: Callable[[], Awaitable[object]], what: str, until: float) -> None:
-    """Call until the server can be reached; raise an error of its own after a time (``time.monotonic``)."""
+async def _insist(call: Callable[[], Awaitable[object]], what: str) -> None:
+    """Call until the server can be reached."""
     backoff = Backoff()
     while True:
         try:
             await call()
             return
         except UNREACHABLE as error:
-            if not isinstance(error, BackendUnavailable) and time.monotonic() + backoff.seconds > until:
-                log.error("cannot register %s: %s", what, error)
-                raise
             level = logging.DEBUG if backoff.is_longest else logging.WARNING
             log.log(level, "cannot register %s, trying again in %.1f s: %s", what, backoff.seconds, error)
             await backoff.wait()

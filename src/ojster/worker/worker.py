@@ -300,7 +300,7 @@ class Worker:
         )
         beats = beat_for_ever(lambda wait: self._beat(client, wait), self._heartbeat_interval, self._news)
         beating = asyncio.create_task(beats, name="ojster-heartbeat")
-        registering = asyncio.create_task(register(client, self.app, for_ever=not until_empty), name="ojster-register")
+        registering = asyncio.create_task(register(client, self.app), name="ojster-registration")
         try:
             await self._work(client, until_empty, registering)
             await self._finish_or_hand_back(client)
