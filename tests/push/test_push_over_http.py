@@ -71,6 +71,8 @@ async def test_the_secret_is_made_if_there_is_none_and_stays_when_the_rest_chang
         ({"endpoint": "arn:aws:lambda:us-east-1:123456789012:function:fn"}, "endpoint"),
         ({"queues": ["No Queue"]}, "queue"),
         ({"job_types": ["No Type"]}, "type"),
+        ({"job_types": ["email.send", "ojster.code"]}, "job_types"),
+        ({"job_types": ["ojster.wait"]}, "job_types"),
         ({"config": {"rate": {"limit": 1, "period": "soon"}}}, None),
         ({"config": {"max_concurrency": 0}}, None),
         ({"config": {"timeout_ms": 0}}, None),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ojster.core.errors import InvalidRequest
+from ojster.jobs.attributes import readers
 from ojster.jobs.names import check_queue_name, check_type, refuse_reserved
 from ojster.jobs.rate_limit_wire import parse_rate
 from ojster.jobs.scope import CapabilityService
@@ -27,7 +28,7 @@ class PushService(CapabilityService, PushCalls):
         Raises
         ------
         InvalidRequest
-            The id, a queue, a job type or the rate is invalid.
+            The id, a queue, a job type or the rate is invalid, or no endpoint gets jobs of the type.
         Forbidden
             A queue is reserved, or is none of those that the caller is limited to; or an endpoint with this id gets the
             jobs of all tenants.
@@ -46,7 +47,7 @@ class PushService(CapabilityService, PushCalls):
             secret="",
             created_at=0,
             queues=queues,
-            job_types=tuple(sorted(set(map(check_type, body.job_types)))),
+            job_types=tuple(sorted(set(map(_check_pushed_type, body.job_types)))),
             concurrency=body.config.max_concurrency,
             rate=parse_rate(rate, "config.rate"),
             timeout=body.config.timeout_ms * 1000,
@@ -117,3 +118,13 @@ class PushService(CapabilityService, PushCalls):
     def _sees(self, endpoint: PushEndpoint) -> bool:
         is_theirs = self.scope.tenant in (None, endpoint.tenant)
         return is_theirs and all(self.scope.covers(queue) for queue in endpoint.queues)
+
+
+def _check_pushed_type(type: str) -> str:
+    """Return a job type if functions can run its jobs. Only workers run code, and only servers end wait steps."""
+    if check_type(type) in readers().types:
+        raise InvalidRequest(
+            f"Jobs of the type {type!r} are never sent to push endpoints. Leave it out of 'job_types'.",
+            field="job_types",
+        )
+    return type
