@@ -37,6 +37,11 @@ MAX_CONNECTIONS: Final = 64
 """Maximum number of connections that a URL can ask for with the parameter ``connections``."""
 
 
+_UNUSABLE: Final = frozenset("\0?:$'")
+"""Characters that no schema may have. They mark parameters or texts in statements, some of which have the name in them
+before their parameters are numbered, by Ojster or by the driver of a caller's connection."""
+
+
 class PostgresUrl(msgspec.Struct, frozen=True):
     """A parsed PostgreSQL URL.
 
@@ -117,9 +122,10 @@ def parse_postgres_url(url: str) -> PostgresUrl:
         reason = "escape all special characters of the password." if "***" in shown else str(error).strip()
         raise InvalidRequest(f"The database URL {shown!r} cannot be parsed: {reason}") from None
     schema = ours.get("schema", "ojster")
-    if not schema or "\0" in schema or len(schema.encode()) > 63 or schema.startswith("pg_"):
+    if not schema or len(schema.encode()) > 63 or schema.startswith("pg_") or not _UNUSABLE.isdisjoint(schema):
         raise InvalidRequest(
-            f"schema, in the database URL, must have 1 to 63 bytes, no U+0000 and not begin with pg_, not {schema!r}."
+            "schema, in the database URL, must have 1 to 63 bytes, not begin with pg_, and have no U+0000 and none of "
+            f"the characters ? : $ ', not {schema!r}."
         )
     isolation = ours.get("isolation", "read committed").replace("_", " ").lower()
     if isolation not in ISOLATIONS:
