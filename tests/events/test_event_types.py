@@ -14,6 +14,7 @@ from ojster.core.errors import InvalidRequest
 from ojster.core.events import EventFilter
 from ojster.events.event_types import EVENT_TYPES, check_event_types
 from ojster.events.wire import SubscriptionBody, SubscriptionPatchBody
+from ojster.server.event_streams import check_types_of_channel
 from tests.conftest import Bench, Http
 
 pytestmark = pytest.mark.anyio
@@ -96,6 +97,31 @@ async def test_no_request_names_one(http: Http, path: str, field: str) -> None:
     error = refused.json()["error"]
     assert (refused.status_code, error["details"]["field"]) == (400, field), refused.text
     assert "did you mean 'job.completed'?" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "says"),
+    [
+        ("/queues/default/events?event_types=job.*,workflow.*", "event_types", "the stream of a queue never has one"),
+        ("/events/stream?channel=queue:default&event_types=worker.started", "event_types", "have no queue"),
+        ("/events?queues=default&types=workflow.completed", "queues", "'workflow.completed' have no queue"),
+        ("/events?job_types=email.send&types=queue.paused", "job_types", "'queue.paused' have no job type"),
+        ("/events?page=1&queues=default&types=cron.triggered", "queues", "'cron.triggered' have no queue"),
+        ("/events?queues=No Queue", "queue", "The queue name 'No Queue' is invalid"),
+        ("/events?job_types=email.*", "type", "The job type 'email.*' is invalid"),
+    ],
+)
+async def test_a_request_that_no_event_can_match_is_refused(http: Http, path: str, field: str, says: str) -> None:
+    await http.push()
+    refused = await http("GET", f"/ojs/v1{path}")
+    error = refused.json()["error"]
+    assert (refused.status_code, error["details"]["field"]) == (400, field), refused.text
+    assert says in error["message"]
+
+
+@pytest.mark.parametrize("type", ["*", "job.*", "queue.paused", "job.stalled", "system.gap", "server.shutdown"])
+def test_the_stream_of_a_queue_may_be_asked_for_what_it_can_have(type: str) -> None:
+    check_types_of_channel([type], "queue:default")
 
 
 async def test_no_subscription_names_one(bench: Bench) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 
 from ojster.core.errors import InvalidRequest
 from ojster.core.parsing import matches_any, meant_by
-from ojster.jobs.names import check_queue_name, check_type
+from ojster.jobs.names import check_queue_name, check_type, is_internal
 
 EVENT_TYPES: Final = frozenset(
     {
@@ -168,7 +168,13 @@ _QUEUE_EVENTS: Final = _JOB_EVENTS.union(
 )
 
 
-def check_filter(types: Collection[str], queues: Collection[str], job_types: Collection[str]) -> None:
+_OF_EACH_STREAM: Final = frozenset({"server.shutdown", "system.gap"})
+"""Types of events that all streams have, whatever they follow."""
+
+
+def check_filter(
+    types: Collection[str], queues: Collection[str], job_types: Collection[str], *, prefix: str = ""
+) -> None:
     """Refuse a filter by queues or job types that lets no event of a type pass, or names what can be none.
 
     Parameters
@@ -177,6 +183,8 @@ def check_filter(types: Collection[str], queues: Collection[str], job_types: Col
         Types of events, ``*`` and prefixes among them.
     queues, job_types:
         The members of the filter; empty: all.
+    prefix:
+        What precedes the names of these members in the request.
 
     Raises
     ------
@@ -191,13 +199,41 @@ def check_filter(types: Collection[str], queues: Collection[str], job_types: Col
         ("queue", "queues", queues, _QUEUE_EVENTS),
         ("job type", "job_types", job_types, _JOB_EVENTS),
     ):
-        for type in types if chosen else ():
-            if not any(matches_any(known, (type,)) for known in passing | _SPECIFIED):
-                raise InvalidRequest(
-                    f"Events of the type {type!r} have no {what}, so 'filter.{member}' lets none of them pass. "
-                    "Subscribe to them without it.",
-                    field=f"filter.{member}",
-                )
+        if chosen and not any(map(is_internal, queues)) and (type := _first_outside(types, passing)) is not None:
+            raise InvalidRequest(
+                f"Events of the type {type!r} have no {what}, so '{prefix}{member}' lets none of them pass. "
+                "Ask for them without it.",
+                field=f"{prefix}{member}",
+            )
+
+
+def check_types_of_queue(types: Collection[str], queue: str, field: str) -> None:
+    """Refuse types of events that the stream of a queue never has.
+
+    Parameters
+    ----------
+    types:
+        Types of events, ``*`` and prefixes among them.
+    field:
+        The member of the request that names them.
+
+    Raises
+    ------
+    InvalidRequest
+        Events of a type have no queue.
+    """
+    if not is_internal(queue) and (type := _first_outside(types, _QUEUE_EVENTS | _OF_EACH_STREAM)) is not None:
+        raise InvalidRequest(
+            f"Events of the type {type!r} have no queue, so the stream of a queue never has one. "
+            "Follow the stream of all events instead.",
+            field=field,
+        )
+
+
+def _first_outside(types: Collection[str], possible: Collection[str]) -> str | None:
+    """Return the first of these types that is none of the possible ones, nor one that the specification alone names."""
+    known = _SPECIFIED.union(possible)
+    return next((type for type in types if not any(matches_any(each, (type,)) for each in known)), None)
 
 
 def check_event_types(types: Collection[str], field: str, *, may_end_in_star: bool = False) -> None:

@@ -13,7 +13,7 @@ from ojster.events import log as event_log
 from ojster.events import notifications
 from ojster.events.calls import EventCalls
 from ojster.events.channel import Channel, check_channel
-from ojster.events.event_types import check_event_types
+from ojster.events.event_types import check_event_types, check_filter
 from ojster.jobs.scope import CapabilityService
 from ojster.storage.memory import Local
 
@@ -68,11 +68,12 @@ class EventService(CapabilityService, EventCalls):
         Raises
         ------
         InvalidRequest
-            A type of events does not exist.
+            A type of events does not exist, or has none of what the filter names; or a name is malformed.
         Forbidden
             The caller is limited to some queues, and the filter does not name some of these alone.
         """
         check_event_types(chosen.types, "types")
+        check_filter(chosen.types, chosen.queues, chosen.job_types)
         self.scope.check_queue(chosen.queues or None)
         chosen = msgspec.structs.replace(chosen, tenant=self.scope.tenant)
         await self._follow()
@@ -84,6 +85,7 @@ class EventService(CapabilityService, EventCalls):
         Raises as ``select``.
         """
         check_event_types(chosen.types, "types")
+        check_filter(chosen.types, chosen.queues, chosen.job_types)
         self.scope.check_queue(chosen.queues or None)
         chosen = msgspec.structs.replace(chosen, tenant=self.scope.tenant)
         begin = await self.last() - event_log.MAX_BATCHES_PER_READ * event_log.NUMBERS_PER_BATCH

@@ -50,7 +50,7 @@ class WebhookService(CapabilityService, WebhookCalls):
         """
         chosen = body.filter or EventFilterBody()
         self.scope.check_queue(chosen.queues or None)
-        check_filter(body.events, chosen.queues, chosen.job_types)
+        check_filter(body.events, chosen.queues, chosen.job_types, prefix="filter.")
         subscription = Subscription(
             id=f"sub_{new_id()}",
             url=body.url,

@@ -113,7 +113,7 @@ def change_subscriptions(tx: Transaction, change: Change) -> Subscription | Ojst
         members |= replacement(known.secret, new_secret(), tx.now)
     changed = msgspec.structs.replace(known, **members)
     if not members.keys().isdisjoint(("events", "queues", "job_types")):
-        check_filter(changed.events, changed.queues, changed.job_types)
+        check_filter(changed.events, changed.queues, changed.job_types, prefix="filter.")
     forget_receiver(tx, change.id)  # it may be another address by now, or be turned off
     _write(tx, changed)
     return changed

@@ -15,7 +15,7 @@ import contextlib
 import logging
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -27,6 +27,7 @@ from ojster.core.parsing import matches_any
 from ojster.core.states import FINISHED
 from ojster.core.tenant import ALL_TENANTS, NOBODY
 from ojster.core.timestamps import format_timestamp
+from ojster.events.event_types import check_event_types, check_types_of_queue
 from ojster.service import Service
 from ojster.storage.wakeups import EVENTS
 
@@ -109,6 +110,14 @@ def canonical_channel(name: str) -> str:
     """Return the name of a channel, with the id of a job in lower case."""
     kind, colon, id = name.partition(":")
     return f"job:{canonical_job_id(id)}" if kind == "job" and colon else name
+
+
+def check_types_of_channel(types: Collection[str], channel: str) -> None:
+    """Raise ``InvalidRequest`` for types of events that do not exist, or that a channel never has."""
+    check_event_types(types, "event_types", may_end_in_star=True)
+    kind, _, name = channel.partition(":")
+    if kind == "queue":
+        check_types_of_queue(types, name, "event_types")
 
 
 class EventBatch(NamedTuple):

@@ -17,11 +17,19 @@ from ojster.core.access import Operation
 from ojster.core.errors import InvalidRequest, NotFound, OjsterError
 from ojster.core.tenant import check_tenant
 from ojster.core.timestamps import format_timestamp
-from ojster.events.event_types import check_event_types
 from ojster.jobs.names import check_queue_name
 from ojster.jobs.scope import Caller
 from ojster.server.authentication import Credentials
-from ojster.server.event_streams import ALL, Feed, FollowedChannel, StreamEvent, canonical_channel, gap, id_to_number
+from ojster.server.event_streams import (
+    ALL,
+    Feed,
+    FollowedChannel,
+    StreamEvent,
+    canonical_channel,
+    check_types_of_channel,
+    gap,
+    id_to_number,
+)
 from ojster.server.request import Services
 from ojster.service import Service
 
@@ -132,8 +140,8 @@ class _Connection:
             raise InvalidRequest(f"A connection can follow at most {MAX_CHANNELS} channels. Unsubscribe from one.")
         if self._following is None:
             self._after = await self._service.events.last()  # before the check, so that no event is missed
-        check_event_types(types or (), "event_types", may_end_in_star=True)
         await self._check(name)
+        check_types_of_channel(types or (), name)
         self._channels[name] = FollowedChannel(name, frozenset(types or ()), self._service.scope.tenant)
         answer: dict[str, Any] = {"type": "subscribed", "channel": name}
         await self._send(answer if types is None else answer | {"event_types": types})

@@ -16,11 +16,18 @@ from ojster.core.events import SOURCE
 from ojster.core.job import Job
 from ojster.core.states import FINISHED
 from ojster.core.timestamps import format_timestamp
-from ojster.events.event_types import check_event_types
 from ojster.jobs.names import check_queue_name
 from ojster.server.answer import Answer, encode
 from ojster.server.event_changes import EventChanges
-from ojster.server.event_streams import ALL, FollowedChannel, StreamEvent, canonical_channel, gap, id_to_number
+from ojster.server.event_streams import (
+    ALL,
+    FollowedChannel,
+    StreamEvent,
+    canonical_channel,
+    check_types_of_channel,
+    gap,
+    id_to_number,
+)
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
 
@@ -178,7 +185,7 @@ _ENDS: Final = {"completed": "completed", "discarded": "failed", "cancelled": "c
 def _stream(request: HttpRequest, channel: str, begin: tuple[int, bool], job: Job | None = None) -> Answer:
     request.services.feed.check(request.caller_address())
     types = frozenset(filter(None, request.query.get("event_types", "").split(",")))
-    check_event_types(types, "event_types", may_end_in_star=True)
+    check_types_of_channel(types, channel)
     followed = FollowedChannel(channel, types, request.service.scope.tenant)
     return Answer(headers=SSE_HEADERS, content_type=SSE, stream=_pieces(request, followed, begin, job), may_stop=True)
 
