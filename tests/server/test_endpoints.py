@@ -16,7 +16,8 @@ from ojster.server import api_page
 from ojster.server.application import Application
 from ojster.server.endpoints import routes_of
 from ojster.service import Service
-from tests.conftest import MEDIA_TYPE, Clock, Http
+from tests.conftest import MEDIA_TYPE, Bench, Clock, Http
+from tests.events.test_streams import forget_oldest
 from tests.waiting import PATIENCE
 
 ROUTES = routes_of()
@@ -273,6 +274,26 @@ async def test_events_can_be_polled(http: Http) -> None:
     rest = (await http("GET", f"/ojs/v1/events?queues=q&after={page['cursor']}")).json()
     assert [event["type"] for event in rest["events"]] == ["job.started"]
     assert (await http("GET", "/ojs/v1/events?after=evt_x")).status_code == 400
+
+
+async def test_a_page_of_events_says_that_some_are_missing(http: Http, bench: Bench) -> None:
+    await http.push()
+    whole = (await http("GET", "/ojs/v1/events")).json()
+    assert "gap" not in whole
+    assert "gap" not in (await http("GET", f"/ojs/v1/events?after={whole['cursor']}")).json()
+    beyond = (await http("GET", "/ojs/v1/events?after=evt_999999999999999")).json()
+    assert (beyond["gap"], beyond["events"]) == (True, [])
+    await http.push()
+    rest = (await http("GET", f"/ojs/v1/events?after={beyond['cursor']}")).json()
+    assert ("gap" not in rest, [event["type"] for event in rest["events"]]) == (True, ["job.enqueued"])
+    for _ in range(3):
+        await http.push()
+    await bench.service.events.last()
+    await bench.run(forget_oldest, 3)
+    late = (await http("GET", f"/ojs/v1/events?after={whole['cursor']}")).json()
+    assert (late["gap"], len(late["events"]), late["cursor"]) == (True, 1, late["events"][-1]["id"])
+    assert "gap" not in (await http("GET", "/ojs/v1/events?recent=true")).json()
+    assert "gap" not in (await http("GET", "/ojs/v1/events")).json()
 
 
 async def test_the_manifest_tells_the_truth(http: Http) -> None:

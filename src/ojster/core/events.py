@@ -6,7 +6,7 @@ Spec: ojs-events
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -63,12 +63,17 @@ def describe_event(event: Event, id: str, source: str) -> dict[str, Any]:
 
 
 class EventPage(msgspec.Struct, frozen=True):
-    """A page of events, oldest first. One that was asked for by its number is newest first, with its ``pagination``."""
+    """A page of events, oldest first. One that was asked for by its number is newest first, with its ``pagination``.
+
+    ``gap``: whether events are missing after the one that was named: they were deleted, or the log does not have it, as
+    after a restore of the database. ``cursor`` then names where to go on, although the page may be empty.
+    """
 
     events: list[dict[str, Any]]
     cursor: str | None
     has_more: bool
     pagination: NumberedPaginationBody | UnsetType = UNSET
+    gap: Literal[True] | UnsetType = UNSET
 
 
 class EventFilter(Bounded, frozen=True):

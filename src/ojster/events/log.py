@@ -66,16 +66,18 @@ def record_follower(tx: Transaction, requests: Sequence[None]) -> list[None]:
 @for_each
 def select_events(tx: Transaction, chosen: EventFilter) -> EventPage:
     """Return a page of events for each filter."""
-    return page_of_events(_events_after(tx, chosen.after), chosen)
+    first = _stretch(tx, chosen.after)
+    page = page_of_events(_events_from(tx, first), chosen)
+    if first.is_whole or not chosen.after:
+        return page
+    return msgspec.structs.replace(page, gap=True, cursor=page.cursor or f"evt_{_last_of(tx.last_position())}")
 
 
-def _events_after(tx: Transaction, number: int) -> Iterator[tuple[int, Event]]:
-    more = True
-    while more:
-        stretch = _stretch(tx, number)
+def _events_from(tx: Transaction, stretch: Stretch) -> Iterator[tuple[int, Event]]:
+    yield from stretch.events
+    while stretch.more:
+        stretch = _stretch(tx, stretch.events[-1][0])
         yield from stretch.events
-        more = stretch.more
-        number = stretch.events[-1][0] if more else number
 
 
 def _last_of(position: int) -> int:

@@ -51,7 +51,8 @@ async def list_events(request: HttpRequest) -> Answer:
     """List recent events, oldest first, optionally by ``types`` (or ``type``), ``queues`` and ``job_types``.
 
     ``recent=true`` begins with those of the last ``RECENT_TRANSACTIONS`` transactions that are kept. With ``page``, the
-    answer is a page of at most 1,000 of the newest events, newest first.
+    answer is a page of at most 1,000 of the newest events, newest first. After an event that the log no longer has, or
+    never had, the answer says ``"gap": true``.
     """
     query = request.query
     limit, _, _ = page_of(query, default=100, largest=MAX_EVENTS_PER_PAGE)
@@ -64,10 +65,11 @@ async def list_events(request: HttpRequest) -> Answer:
     if "page" in query:
         return await _numbered_events(request, chosen)
     if flag(query, "recent"):
-        after = str(max(int(after), await request.service.events.last() - RECENT_TRANSACTIONS * NUMBERS_PER_BATCH))
-        chosen = msgspec.structs.replace(chosen, after=int(after))
-    page = await request.service.events.select(chosen)
-    return Answer(encode(page))
+        recent = await request.service.events.last() - RECENT_TRANSACTIONS * NUMBERS_PER_BATCH
+        if recent > chosen.after:  # nobody has named an event after which some could be missing
+            page = await request.service.events.select(msgspec.structs.replace(chosen, after=recent))
+            return Answer(encode(msgspec.structs.replace(page, gap=msgspec.UNSET)))
+    return Answer(encode(await request.service.events.select(chosen)))
 
 
 async def _numbered_events(request: HttpRequest, chosen: EventFilter) -> Answer:
