@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from ojster.core.durations import LONGEST_MILLIS
-from ojster.core.errors import OjsterError
+from ojster.core.errors import InvalidRequest, OjsterError
+from ojster.core.events import EventFilter
+from ojster.core.rate_limit import Limits
 from ojster.jobs.checkpoints import NewCheckpoint
 from ojster.jobs.queries import Page
 from ojster.jobs.retry import RetryPolicy
@@ -27,6 +29,16 @@ OPTIONS: list[tuple[str, Any, Any]] = [
     ("retry", {"backoff_coefficient": 1}, {"backoff_coefficient": 0.99}),
     ("retry", {"backoff_coefficient": 1e6}, {"backoff_coefficient": 1.1e6}),
 ]
+
+
+async def test_a_number_that_no_database_stores_is_refused(bench: Bench) -> None:
+    job = await bench.push()
+    with pytest.raises(InvalidRequest, match=r"'after' is 1000000000000000000: Expected `int` <= 999999999999999999"):
+        await bench.service.jobs.log(job.id, 10**18)
+    with pytest.raises(InvalidRequest, match="'after' is -1"):
+        EventFilter(after=-1)
+    with pytest.raises(InvalidRequest, match=r"A number is out of range: integers must be from -2\^63 to 2\^63 - 1"):
+        await bench.service.rate_limits.override("key", Limits(1), 2**63)
 
 
 @pytest.mark.parametrize(

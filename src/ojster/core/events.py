@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from ojster.core.parsing import Bounded, PageLimit
+from ojster.core.parsing import Bounded, LogNumber, PageLimit
 from ojster.core.tenant import ALL_TENANTS, NOBODY, called, split
 from ojster.core.timestamps import format_timestamp
 from ojster.core.wire import NumberedPaginationBody
@@ -79,7 +79,7 @@ class EventPage(msgspec.Struct, frozen=True):
 class EventFilter(Bounded, frozen=True):
     """Events to list: those after the number ``after`` that match every filter that is not empty."""
 
-    after: int = 0
+    after: LogNumber = 0
     types: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()
     job_types: tuple[str, ...] = ()

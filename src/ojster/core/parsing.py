@@ -39,6 +39,10 @@ PageOffset = Annotated[int, msgspec.Meta(ge=0, lt=10**9)]
 """Number of entries before a page."""
 
 
+LogNumber = Annotated[int, msgspec.Meta(ge=0, lt=10**18)]
+"""Number of an entry of a log, such as a line or an event; 0 is before the first."""
+
+
 def check_bounds(name: str, value: Any, kind: Any) -> None:
     """Check a value against the bounds of its type: endpoints check what they read, and callers in the process do not.
 

@@ -10,6 +10,7 @@ from ojster.core.calls import Call, Calls, Deletion, Handled, Listing
 from ojster.core.errors import OjsterError
 from ojster.core.job import Job
 from ojster.core.json_objects import Members
+from ojster.core.parsing import LogNumber
 from ojster.jobs.answer_wire import (
     AdjustedAnswer,
     CheckpointAnswer,
@@ -140,7 +141,7 @@ class JobCalls(Calls):
         """Add lines to the log of a job, which keeps the newest 1,000 lines and 256 KiB; return the last number."""
 
     @Call("GET", f"{_JOB}/logs", "show_log", _JOBS, JobLog)
-    async def log(self, job_id: str, after: int = 0) -> JobLog:
+    async def log(self, job_id: str, after: LogNumber = 0) -> JobLog:
         """Show what the handler of a job has logged, if its type keeps it: the lines after a number, oldest first."""
 
     @Call("POST", "/jobs/results", "show_results", _JOBS, JobResultsAnswer, body=ResultsBody, needs=INSPECT)

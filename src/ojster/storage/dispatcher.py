@@ -24,7 +24,7 @@ from operator import attrgetter
 from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
-from ojster.core.errors import BackendError, BackendUnavailable, OjsterError
+from ojster.core.errors import BackendError, BackendUnavailable, InvalidRequest, OjsterError
 from ojster.core.printable import unstorable
 from ojster.core.tuning import long_work
 from ojster.storage.call import LongPoll, PendingCall, Port, TransactionFunction
@@ -448,6 +448,13 @@ def _as_ojster_error(error: Exception, call: PendingCall) -> OjsterError:
         return BackendUnavailable(f"The transaction conflicted with others too often. Retry later: {error}")
     if isinstance(error, UnicodeEncodeError):
         return unstorable(error.object, error.object[error.start])
+    if isinstance(error, OverflowError) and "int too" in str(error):  # SQLite's driver raises it
+        return out_of_range()
     name = getattr(call.operation, "__name__", str(call.operation))
     log.error("%s failed", name, exc_info=error)
     return BackendError(f"{name} failed unexpectedly: {type(error).__name__}. The server's log has the details.")
+
+
+def out_of_range() -> InvalidRequest:
+    """Return the refusal of a number that databases cannot store."""
+    return InvalidRequest("A number is out of range: integers must be from -2^63 to 2^63 - 1. Use a smaller one.")

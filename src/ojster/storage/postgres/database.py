@@ -18,7 +18,7 @@ from ojster.core.errors import BackendUnavailable, InvalidRequest
 from ojster.core.settings import ServiceSettings
 from ojster.storage.call import TransactionFunction
 from ojster.storage.database import LISTEN_VARIABLE, Database, ReplicaState, topics_of, topics_of_ends
-from ojster.storage.dispatcher import Dispatcher, StatementRefused
+from ojster.storage.dispatcher import Dispatcher, StatementRefused, out_of_range
 from ojster.storage.outages import OUTAGE_GRACE_SECONDS
 from ojster.storage.postgres.clock import ServerClock
 from ojster.storage.postgres.notifier import HEARTBEAT, ListeningConnection, PostgresNotifier, messages
@@ -224,6 +224,8 @@ class PostgresDatabase(Database):
             raise self._unavailable(error) from error
         if error.sqlstate in _REFUSED:
             raise StatementRefused(self._unavailable(error).message) from error
+        if error.sqlstate == _OUT_OF_RANGE:
+            raise out_of_range() from error
         if error.sqlstate.startswith(_BAD_VALUE):
             raise InvalidRequest(f"The database refuses a value: {error}.") from error
 
@@ -441,6 +443,9 @@ READ_ONLY: Final = "25006"
 
 _BAD_VALUE: Final = "22"
 """SQLSTATE class of invalid values."""
+
+_OUT_OF_RANGE: Final = "22003"
+"""SQLSTATE of a number that is too large."""
 
 _UNUSABLE: Final = (READ_ONLY, "53", "58", "XX")
 """SQLSTATEs, or their classes, of an unusable database: read-only, resources exhausted (disk full, too many
