@@ -121,6 +121,8 @@ FOR_ALL_QUEUES: list[tuple[str, str, Any]] = [
     ("PUT", "/admin/tenants/acme/limits", {"max_concurrency": 1}),
     ("DELETE", "/admin/tenants/acme", None),
     ("GET", "/admin/tenants/acme/jobs", None),
+    ("GET", "/rate-limits", None),
+    ("GET", "/rate-limits/stripe", None),
     ("PUT", "/rate-limits/stripe", {"concurrency": 1}),
     ("DELETE", "/rate-limits/stripe", None),
     ("PUT", "/admin/pools/all", {"queues": ["mine", "work"], "concurrency": 1}),
@@ -196,6 +198,18 @@ async def test_a_token_for_some_queues_lists_the_jobs_that_a_tenant_has_in_them(
     for queue in ("", "?queue=work"):
         refused = await door.http("GET", f"{BASE}/admin/tenants/acme/jobs{queue}", headers=headers)
         assert refused.status_code == 403, refused.text
+
+
+async def test_a_token_for_some_queues_learns_no_ids_of_jobs_in_others(door: GuardedServer) -> None:  # noqa: F811
+    begin = (await door.bench.push(queue="secret")).id[:8]
+    assert (await door.bench.push(queue="secret")).id[:8] == begin, "both have the same time"
+    refused = await door.http("GET", f"{BASE}/jobs/{begin}", headers=await limited(door))
+    assert refused.status_code == 409, refused.text
+    assert "Give more characters." in refused.text
+    assert "such as" not in refused.text
+    whole = await door.http("GET", f"{BASE}/jobs/{begin}", headers=await door.token(Grant(Role.OWNER)))
+    assert whole.status_code == 409
+    assert "such as" in whole.text
 
 
 async def test_a_token_for_some_queues_has_webhooks_for_their_events(door: GuardedServer) -> None:  # noqa: F811

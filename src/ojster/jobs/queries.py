@@ -115,27 +115,28 @@ class JobPage(msgspec.Struct, frozen=True):
     examined: int | None = None
 
 
-def find(tx: Transaction, requests: Sequence[tuple[str, str | None]]) -> list[Job | OjsterError]:
+def find(tx: Transaction, requests: Sequence[tuple[str, str | None, bool]]) -> list[Job | OjsterError]:
     """Return the job of each id, or the error.
 
     The beginning of an id, of at least six characters, stands for the only id of the tenant that begins so; ``None`` as
-    the tenant: of all.
+    the tenant: of all. The last of each request is whether the error may name ids of any queue's jobs.
     """
-    full = [_full_id(tx, id, tenant) for id, tenant in requests]
+    full = [_full_id(tx, *request) for request in requests]
     jobs = tx.find_jobs([id for id in full if isinstance(id, str)])
     return [id if isinstance(id, OjsterError) else jobs.get(id) or no_job(id) for id in full]
 
 
-def _full_id(tx: Transaction, id: str, tenant: str | None) -> str | OjsterError:
-    return id if is_job_id(id) else only_id_beginning(tx, "jobs", id, tenant)
+def _full_id(tx: Transaction, id: str, tenant: str | None, names_others: bool) -> str | OjsterError:
+    return id if is_job_id(id) else only_id_beginning(tx, "jobs", id, tenant, names_others=names_others)
 
 
 def only_id_beginning(
-    tx: Transaction, table: str, start: str, tenant: str | None, visible: str = "true"
+    tx: Transaction, table: str, start: str, tenant: str | None, visible: str = "true", *, names_others: bool = True
 ) -> str | OjsterError:
     """Return the only id of a tenant (``None``: of all) in a table that begins with a text, or why it is not clear.
 
-    ``visible``: which rows count. If there is none, or the text is too short for a beginning, it is returned as it is.
+    ``visible``: which rows count. ``names_others``: whether the error may name some of several ids. If there is none,
+    or the text is too short for a beginning, it is returned as it is.
     """
     if (bounds := ids_beginning_with(start)) is None:
         return start
@@ -156,10 +157,9 @@ def only_id_beginning(
         | ({} if tenant is None else {"tenant": tenant}),
     )
     if len(rows) == 2:
-        some = " and ".join(str(id) for (id,) in rows)
-        return Conflict(
-            f"The ids of several {table} begin with {start}, such as {some}. Give more characters.", resource_id=start
-        )
+        some = f", such as {' and '.join(str(id) for (id,) in rows)}" if names_others else ""
+        message = f"The ids of several {table} begin with {start}{some}. Give more characters."
+        return Conflict(message, resource_id=start)
     return str(rows[0][0]) if rows else start
 
 

@@ -94,6 +94,11 @@ class Scope:
         """Return whether the caller is limited to no queues, or to this one among others."""
         return self.access is None or self.access.covers(queue)
 
+    @property
+    def covers_all_queues(self) -> bool:
+        """Whether the caller is limited to no queues."""
+        return self.access is None or not self.access.queues
+
     def require_all_tenants(self, what: str) -> None:
         """Raise ``Forbidden`` if the caller is limited to one tenant.
 

@@ -296,7 +296,7 @@ class JobService(CapabilityService, JobCalls):
         NotFound, Conflict
             There is no such job, or several whose ids begin so.
         """
-        job = await self.scope.look(queries.find, (job_id, self.scope.tenant))
+        job = await self.scope.look(queries.find, (job_id, self.scope.tenant, self.scope.covers_all_queues))
         if not self.scope.sees(job.tenant):
             raise queries.no_job(job_id)
         self.scope.check_queue(job.queue)

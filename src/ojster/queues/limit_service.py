@@ -41,7 +41,14 @@ class RateLimitService(CapabilityService, RateLimitCalls):
         return (await self.page(_MOST, 0))[0]
 
     async def page(self, size: int, offset: int) -> tuple[list[LimitAnswer], int]:
-        """Return a page of the rate limits with their usage, by key, and the number of all."""
+        """Return a page of the rate limits with their usage, by key, and the number of all.
+
+        Raises
+        ------
+        Forbidden
+            The caller is limited to some queues: jobs of any queue have the keys.
+        """
+        self.scope.need_all_queues("A rate limit")
         states, total = await self.scope.look(limit_views.list_limits, (self.scope.tenant or "", size, offset))
         return [show_limit(state) for state in states], total
 
@@ -52,7 +59,10 @@ class RateLimitService(CapabilityService, RateLimitCalls):
         ------
         NotFound
             No job and no override has the key.
+        Forbidden
+            As in ``page``.
         """
+        self.scope.need_all_queues("A rate limit")
         return show_limit(await self.scope.look(limit_views.show_limits, self.scope.named(key)))
 
     async def override(self, key: str, limits: Limits, until: int | None = None) -> LimitAnswer:
