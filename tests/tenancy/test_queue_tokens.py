@@ -200,6 +200,14 @@ async def test_a_token_for_some_queues_lists_the_jobs_that_a_tenant_has_in_them(
         assert refused.status_code == 403, refused.text
 
 
+async def test_who_may_not_configure_a_queue_of_its_token_is_told_that(door: GuardedServer) -> None:  # noqa: F811
+    headers = await door.token(Grant(Role.VIEWER), queues=("mine",))
+    path, body = f"{BASE}/admin/queues/mine/config/preview", {"concurrency": 1}
+    assert (await door.http("POST", path, body, headers=headers)).status_code == 200
+    refused = await door.http("PUT", f"{BASE}/queues/mine/config", body, headers=headers)
+    assert (refused.status_code, "no role that allows 'admin'" in refused.text) == (403, True), refused.text
+
+
 async def test_a_token_for_some_queues_learns_no_ids_of_jobs_in_others(door: GuardedServer) -> None:  # noqa: F811
     begin = (await door.bench.push(queue="secret")).id[:8]
     assert (await door.bench.push(queue="secret")).id[:8] == begin, "both have the same time"

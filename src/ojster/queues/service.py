@@ -182,7 +182,7 @@ class QueueService(CapabilityService, QueueCalls):
 
     async def preview(self, name: str, body: QueueConfigBody) -> QueueChangesAnswer:
         """Return what a change of the configuration of a queue would change. Raises as ``configure``."""
-        self.scope.require_all_queues("Configuring a queue")
+        self.scope.require_all_tenants("Configuring a queue")
         self.scope.check_queue(name)
         change = configuration_of(check_queue_name(name), body)
         return QueueChangesAnswer(name, await self.scope.look(preview.preview, change))
