@@ -361,6 +361,16 @@ REFUSED: dict[str, dict[str, Any]] = {
     "arguments against the schema": {"type": "email.send", "meta": {"tenant_id": "acme"}},
     "a queue of the server": {"type": "t", "queue": "ojster.webhooks", "meta": {"tenant_id": "acme"}},
     "no tenant": {"type": "t"},
+    "a reaction to a channel that is missing": {
+        "type": "t",
+        "meta": {"tenant_id": "acme"},
+        "reactions": {"on_success": [{"action": "notify", "channel": "nowhere"}]},
+    },
+    "a reaction to a collection that is missing": {
+        "type": "t",
+        "meta": {"tenant_id": "acme"},
+        "reactions": {"on_success": [{"action": "collect", "collection": "nowhere", "name": "x"}]},
+    },
 }
 
 

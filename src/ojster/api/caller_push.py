@@ -11,7 +11,7 @@ from ojster.capabilities import all_extensions
 from ojster.client.event_loop_thread import EventLoopThread
 from ojster.core.errors import InvalidRequest
 from ojster.core.job import Job
-from ojster.core.job_flags import BITS
+from ojster.core.job_flags import ANY_EVENT, BITS
 from ojster.core.json_objects import Members
 from ojster.core.public_settings import Settings, in_microseconds
 from ojster.jobs import schemas
@@ -19,7 +19,7 @@ from ojster.jobs.extension import install
 from ojster.jobs.middleware import EnqueueMiddleware, MiddlewareChain, through_middleware
 from ojster.jobs.names import refuse_reserved
 from ojster.jobs.new_job import NewJob, read_job
-from ojster.jobs.preparation import log_warnings
+from ojster.jobs.preparation import find_missing, log_warnings
 from ojster.jobs.push import push
 from ojster.jobs.scope import accepted, check_owner
 from ojster.queues.rules import completed
@@ -104,6 +104,9 @@ class CallerPush:
             raise InvalidRequest(
                 "A job that is enqueued in the caller's transaction cannot have reactions to on_creation; remove them."
             )
+        if job.flags & ANY_EVENT:
+            (missing,) = find_missing(tx, [job])
+            accepted(missing)
         return job
 
     def start(self, connection: Any, request: Members) -> WorkflowInfo:

@@ -18,7 +18,6 @@ from ojster.jobs.extension import DeletedCounts, Extension, lock_with
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.new_job import NewJob
-from ojster.jobs.scope import Scope
 from ojster.jobs.transitions import fail_attempt
 from ojster.storage.transaction import Transaction
 
@@ -26,7 +25,7 @@ from ojster.storage.transaction import Transaction
 class CollectionExtension(Extension):
     """Artifacts of jobs, results that are files, and the collections of reactions."""
 
-    async def check(self, scope: Scope, new: NewJob) -> None:
+    def check(self, tx: Transaction, new: NewJob) -> None:
         """Check the collections that the reactions of a job put items into.
 
         Raises
@@ -39,7 +38,7 @@ class CollectionExtension(Extension):
         names = sorted({action.collection for action in collects_of(new.envelope, None)} - {INTERNAL})
         if not names:
             return
-        exist = await scope.database.read_many(which_exist, [qualify(new.tenant, name) for name in names])
+        exist = which_exist(tx, [qualify(new.tenant, name) for name in names])
         missing = [name for name, is_there in zip(names, exist, strict=True) if not is_there]
         if missing:
             raise InvalidRequest(

@@ -12,14 +12,13 @@ from ojster.events.reactions import react
 from ojster.events.webhooks import push_deliveries
 from ojster.jobs.extension import Erasure, Extension
 from ojster.jobs.new_job import NewJob
-from ojster.jobs.scope import Scope
 from ojster.storage.transaction import Transaction
 
 
 class EventExtension(Extension):
     """Reactions, among them retries, and deliveries to webhooks."""
 
-    async def check(self, scope: Scope, new: NewJob) -> None:
+    def check(self, tx: Transaction, new: NewJob) -> None:
         """Check the channels that a job notifies.
 
         Raises
@@ -30,9 +29,7 @@ class EventExtension(Extension):
         if not (notices := new.values.get("events", ())):
             return
         names = sorted({notice.channel for notice in notices})
-        definitions = await scope.database.read_many(
-            notifications.find_channels, [qualify(new.tenant, name) for name in names]
-        )
+        definitions = notifications.find_channels(tx, [qualify(new.tenant, name) for name in names])
         missing = [
             name for name, definition in zip(names, definitions, strict=True) if isinstance(definition, OjsterError)
         ]

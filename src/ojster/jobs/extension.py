@@ -91,7 +91,7 @@ class Extension:
         """
         return None
 
-    async def check(self, scope: Scope, new: NewJob) -> None:
+    def check(self, tx: Transaction, new: NewJob) -> None:
         """Check what the reactions of a new job refer to, or raise its refusal; called for jobs with reactions."""
 
     def refuse_push(self, tx: Transaction, groups: Sequence[Group]) -> Sequence[OjsterError | None]:

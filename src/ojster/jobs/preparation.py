@@ -32,6 +32,8 @@ from ojster.jobs.models import (
 )
 from ojster.jobs.new_job import NewJob, Reach, check_envelope
 from ojster.jobs.scope import Scope
+from ojster.storage.call import for_each, returns_refusal
+from ojster.storage.transaction import Transaction
 
 log = logging.getLogger(__name__)
 
@@ -260,5 +262,12 @@ async def check_references(scope: Scope, job: NewJob) -> None:
     InvalidRequest, Forbidden
         It does not exist, or the caller may not use it.
     """
-    for check in hooks.of(scope.database.memory).check:
-        await check(scope, job)
+    await scope.look(find_missing, job)
+
+
+@for_each
+@returns_refusal
+def find_missing(tx: Transaction, job: NewJob) -> None:
+    """Return the refusal of each job whose reactions refer to what does not exist, or ``None``."""
+    for check in hooks.of(tx.memory).check:
+        check(tx, job)
