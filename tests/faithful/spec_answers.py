@@ -21,7 +21,6 @@ from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 import jsonschema_rs
 import msgspec
@@ -343,17 +342,18 @@ def spec_answers() -> Iterator[SpecAnswers | None]:
 
 
 def _check_answers(patch: pytest.MonkeyPatch, check: SpecAnswers) -> None:
-    routes: WeakKeyDictionary[Endpoint, Route] = WeakKeyDictionary()
     endpoint_of, answer_of, refuse_path = Application._endpoint, Endpoint._answer, Application._refuse_path
 
     def endpoint(self: Application, route: Route) -> Endpoint:
         made = endpoint_of(self, route)
-        routes[made] = route
+        # Kept by the endpoint itself: some routes have a method of the application as handler, so that a table, however
+        # weak its keys, would keep all applications and their databases until the process ends.
+        vars(made)["specified_route"] = route
         return made
 
     async def answer(self: Endpoint, request: HttpRequest) -> Answer:
         given = await answer_of(self, request)
-        if (route := routes.get(self)) is not None:
+        if (route := vars(self).get("specified_route")) is not None:
             check.check(route, given)
         return given
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import msgspec
 import pytest
 
 from ojster.server.answer import Answer
+from ojster.server.application import Application
 from ojster.server.endpoints import routes_of
 from ojster.server.route import Route
+from ojster.service import Service
 from tests.conftest import Http
 from tests.faithful.spec_answers import SPEC, SpecAnswers, reason
 
@@ -119,6 +123,13 @@ def test_events_are_checked(check: SpecAnswers) -> None:
     check.check_event({"specversion": "1.0", "id": "evt_1", "type": "job.lost", "source": "ojs://ojster"})
     assert set(check.record.breaches) == {"event.json#/properties/type/enum:job.lost", "event.json#/required:time"}
     assert len(check.unexplained()) == 2
+
+
+@pytest.mark.anyio
+async def test_an_application_is_freed_although_its_answers_are_checked(service: Service) -> None:
+    made = weakref.ref(Application(service))
+    gc.collect()
+    assert made() is None
 
 
 def test_an_exception_may_be_limited_to_a_place() -> None:
