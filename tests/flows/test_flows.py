@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -1192,6 +1194,43 @@ async def test_a_function_that_catches_everything_does_not_hold_its_worker(
     assert (await bench.look()).state == "running"
     gc.collect()
     assert 0 < len(bench.done) < 100
+
+
+class Payments:
+    """Something large that a local step refers to."""
+
+    def __call__(self) -> int:
+        return 1
+
+    def charge(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize(
+    "step_of",
+    [
+        lambda payments: lambda: payments() and 1,
+        lambda payments: payments.charge,
+        lambda payments: payments,
+        lambda payments: partial(Payments.charge, payments),
+    ],
+    ids=["closure", "method", "object", "partial"],
+)
+async def test_what_a_local_step_refers_to_is_freed_with_its_flow(
+    bench: FlowBench, step_of: Callable[[Payments], Callable[[], int]]
+) -> None:
+    seen: list[weakref.ref[Payments]] = []
+
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> int:
+        payments = Payments()
+        seen.append(weakref.ref(payments))
+        return await flow.step("charge", step_of(payments))
+
+    await bench.start(order.s())
+    assert await result(bench) == 1
+    gc.collect()
+    assert {payments() for payments in seen} == {None}
 
 
 async def test_groups_and_maps_are_lists(bench: FlowBench) -> None:

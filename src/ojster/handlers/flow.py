@@ -420,11 +420,20 @@ class _FlowLog(logging.LoggerAdapter[logging.Logger]):
         return not self._execution.is_replaying and super().isEnabledFor(level)
 
 
-@lru_cache(512)
 def _result_types(name: str, function: Callable[..., Any]) -> tuple[HandlerTypes, bool]:
     """Return what the result of a function becomes, and whether it is a coroutine function."""
+    plain = getattr(function, "__func__", function)
+    if inspect.isfunction(plain) and plain.__closure__ is None:
+        return _remembered_types(name, plain, int(inspect.ismethod(function)))
+    return _read_types(name, function, 0)  # remembered, it would keep what it refers to, such as the flow that runs it
+
+
+def _read_types(name: str, function: Callable[..., Any], skipped: int) -> tuple[HandlerTypes, bool]:
     try:
         signature = inspect.signature(function)
     except ValueError:  # such as min
         signature = inspect.Signature()
-    return HandlerTypes(name, function, signature, 0), inspect.iscoroutinefunction(function)
+    return HandlerTypes(name, function, signature, skipped), inspect.iscoroutinefunction(function)
+
+
+_remembered_types: Final = lru_cache(512)(_read_types)
