@@ -72,10 +72,11 @@ class Stream:
             async for line in response.aiter_lines():
                 self.raw += line + "\n"
                 name, _, value = line.partition(": ")
-                if not line and "event" in event:
-                    found.append(event)
-                    self.found.append(event)
+                if not line:
                     self.last_id = event.get("id", self.last_id)
+                    if "event" in event:
+                        found.append(event)
+                        self.found.append(event)
                     event = {}
                     if len(found) == count:
                         break
@@ -224,6 +225,41 @@ async def test_types_of_events_can_be_chosen(server: str, bench: Bench) -> None:
     await bench.service.jobs.report(Progress(job.id, 0.5))
     await bench.ack(await bench.find(job))
     assert [event["event"] for event in await asyncio.wait_for(reading, PATIENCE)] == ["job.progress"]
+
+
+async def place_of(stream: Stream, reading: asyncio.Task[Any], other_than: str | None = None) -> str:
+    """Return the id after which a browser would go on, as soon as it is another than a former one."""
+    while stream.last_id == other_than and not reading.done():
+        await asyncio.sleep(0.01)
+    assert stream.last_id is not None
+    return stream.last_id
+
+
+async def test_a_client_that_loses_the_connection_before_its_first_event_misses_none(server: str, bench: Bench) -> None:
+    await bench.push(queue="q")
+    stream = Stream(server, "/queues/q/events")
+    reading = await begin(stream)
+    await asyncio.wait_for(place_of(stream, reading), PATIENCE)
+    reading.cancel()
+    missed = await bench.push(queue="q")
+    (event,) = await stream.read(1)
+    assert event["job_id"] == missed.id
+
+
+async def test_a_heartbeat_tells_the_place_behind_events_that_the_stream_leaves_out(
+    server: str, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_routes, "HEARTBEAT", 0.05)
+    monkeypatch.setattr(stream_routes, "PATIENCE", 0.02)
+    await bench.push(queue="q")
+    stream = Stream(server, "/queues/q/events")
+    reading = await begin(stream)
+    first = await asyncio.wait_for(place_of(stream, reading), PATIENCE)
+    await bench.push(queue="other")
+    place = await asyncio.wait_for(place_of(stream, reading, first), PATIENCE)
+    assert place == streams.number_to_id((await bench.service.events.read_on(0)).events[-1][0])
+    reading.cancel()
+    assert not stream.found
 
 
 @pytest.mark.parametrize("types", ["job.completed", "job.*,queue.paused"])
@@ -431,10 +467,12 @@ async def test_channels_are_followed_over_one_connection(server: str, bench: Ben
     socket = await socket_to(server, subprotocols=[Subprotocol("ojs.v1")])
     assert socket.subprotocol == "ojs.v1"
     channel = f"job:{job.id}"
-    assert await say(socket, action="subscribe", channel=channel) == {"type": "subscribed", "channel": channel}
+    place = {"last_event_id": streams.number_to_id(await bench.service.events.last())}
+    answer = await say(socket, action="subscribe", channel=channel)
+    assert answer == {"type": "subscribed", "channel": channel} | place
     types = ["queue.paused"]
     answer = await say(socket, action="subscribe", channel="queue:q", event_types=types)
-    assert answer == {"type": "subscribed", "channel": "queue:q", "event_types": types}
+    assert answer == {"type": "subscribed", "channel": "queue:q", "event_types": types} | place
     await bench.fetch_one("q")
     await bench.service.queues.pause("q")
     first, second = await hear(socket), await hear(socket)
@@ -446,6 +484,18 @@ async def test_channels_are_followed_over_one_connection(server: str, bench: Ben
     await bench.service.queues.resume("q")
     await bench.service.queues.pause("q")
     assert (await hear(socket))["event"] == "queue.paused"
+    await socket.close()
+
+
+async def test_a_connection_that_was_cut_before_its_first_event_resumes(server: str, bench: Bench) -> None:
+    socket = await socket_to(server)
+    place = (await say(socket, action="subscribe", channel="all"))["last_event_id"]
+    await socket.close()
+    missed = await bench.push()
+    socket = await socket_to(server)
+    await say(socket, action="subscribe", channel="all")
+    assert (await say(socket, action="resume", last_event_id=place))["type"] == "resumed"
+    assert (await hear(socket))["data"]["job_id"] == missed.id
     await socket.close()
 
 

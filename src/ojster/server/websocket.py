@@ -29,6 +29,7 @@ from ojster.server.event_streams import (
     check_types_of_channel,
     gap,
     id_to_number,
+    number_to_id,
 )
 from ojster.server.request import Services
 from ojster.service import Service
@@ -143,7 +144,8 @@ class _Connection:
         await self._check(name)
         check_types_of_channel(types or (), name)
         self._channels[name] = FollowedChannel(name, frozenset(types or ()), self._service.scope.tenant)
-        answer: dict[str, Any] = {"type": "subscribed", "channel": name}
+        # With the place, so that a client that loses the connection before its first event misses none.
+        answer: dict[str, Any] = {"type": "subscribed", "channel": name, "last_event_id": number_to_id(self._after)}
         await self._send(answer if types is None else answer | {"event_types": types})
         if self._following is None:
             self._following = asyncio.create_task(self._follow(self._after))
@@ -166,6 +168,7 @@ class _Connection:
             await self._send_error("unknown_event_id", "Event ID not found in buffer. Perform a full state sync.")
             return
         await self._stop()
+        self._after = number
         await self._send({"type": "resumed", "last_event_id": last_id, "channels": list(self._channels)})
         self._following = asyncio.create_task(self._follow(number))
 
@@ -178,6 +181,7 @@ class _Connection:
                 for channel in list(self._channels.values()):
                     if (told := channel.tell(number, event)) is not None:
                         await self._tell(channel, told)
+                self._after = number
         await self._send({"type": "event", "event": "server.shutdown", "data": {"grace_period_ms": 5_000}})
         await self._socket.close(GOING_AWAY)
 

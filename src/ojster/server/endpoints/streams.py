@@ -27,6 +27,7 @@ from ojster.server.event_streams import (
     check_types_of_channel,
     gap,
     id_to_number,
+    number_to_id,
 )
 from ojster.server.request import HttpRequest
 from ojster.server.route import BASE, Route
@@ -199,6 +200,7 @@ async def _pieces(
         yield b"retry: %d\n\n" % RECONNECT_MS
         if is_unknown:
             yield _line(gap(channel.name, request.service.database.clock()))
+        yield _place(after)  # so that a client that loses the connection before its first event misses none
         if job is not None and job.state in FINISHED:
             async for entry in _rest(request, channel, after, job):
                 yield _line(entry)
@@ -213,8 +215,9 @@ async def _pieces(
                 quiet_since = loop.time()
             if any(channel.ends_with(event) for _, event in piece.events):
                 return
+            after = piece.events[-1][0] if piece.events else after
             if not lines and loop.time() >= quiet_since + HEARTBEAT:
-                yield b":heartbeat\n\n"
+                yield b":heartbeat\n" + _place(after)  # events of others may push its last event out of the log
                 quiet_since = loop.time()
         yield _line(StreamEvent("server.shutdown", {"reason": "the server stops", "grace_period_ms": GRACE_MS}))
 
@@ -244,6 +247,11 @@ async def _rest(
 def _line(told: StreamEvent) -> bytes:
     id = b"id: %b\n" % told.id.encode() if told.id else b""
     return b"%bevent: %b\ndata: %b\n\n" % (id, told.name.encode(), encode(told.data))
+
+
+def _place(after: int) -> bytes:
+    """Return a block without an event, which only tells the client where to go on."""
+    return b"id: %b\n\n" % number_to_id(after).encode()
 
 
 CHANGES_EVERY: Final = 1.0
