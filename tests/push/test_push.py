@@ -55,6 +55,12 @@ async def reaches(bench: Bench, job: Job, state: str) -> Job:
     return await bench.find(job)
 
 
+async def has_a_long_lease(bench: Bench, job: Job) -> bool:
+    """Whether the function has accepted a job: servers extend the leases of their calls for a shorter time."""
+    known = await bench.find(job)
+    return known.due_at is not None and known.due_at > bench.clock.now + 60 * SECOND
+
+
 async def state_of(bench: Bench, id: str = "fn") -> str:
     return (await bench.service.push.find(id)).state
 
@@ -215,6 +221,22 @@ async def test_after_a_pause_one_job_shows_whether_the_function_works(
     function.gate.set()
     for job in jobs:
         await reaches(bench, job, "completed")
+
+
+async def test_jobs_that_a_function_has_accepted_do_not_keep_it_from_showing_that_it_works(
+    bench: Bench, pusher: PushWorker, function: Function
+) -> None:
+    function.answers = [Response(status_code=202), Response("", 429), completed()]
+    await put(bench.service, function.url, max_concurrency=3)
+    long = await bench.push()
+    await until(lambda: has_a_long_lease(bench, long))
+    short = await bench.push()
+    await becomes(bench, "suspended")
+    await reaches(bench, short, "available")
+    await bench.run_due(after=2)
+    await reaches(bench, short, "completed")
+    await becomes(bench, "active")
+    assert (await bench.find(long)).state == "active"
 
 
 async def test_each_pause_is_longer_than_the_one_before(bench: Bench, pusher: PushWorker, function: Function) -> None:
@@ -392,11 +414,7 @@ async def test_a_function_may_go_on_after_its_answer_and_report_later(
     await put(bench.service, function.url, max_concurrency=1)
     job, second = await bench.push(), await bench.push()
 
-    async def has_a_long_lease() -> bool:
-        found = await bench.find(job)
-        return found.due_at is not None and found.due_at > bench.clock.now + 60 * SECOND
-
-    await until(has_a_long_lease)
+    await until(lambda: has_a_long_lease(bench, job))
     pushed = function.seen[0]
     running_job = await bench.find(job)
     assert (running_job.state, (await bench.find(second)).state) == ("active", "available")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -142,17 +142,23 @@ class Trouble(msgspec.Struct, frozen=True):
         Pause that it has asked for, in microseconds; ``None``: none.
     is_final:
         Whether it will take none until an operator changes something.
+    calls:
+        Ids of the jobs that the server is sending to it.
     """
 
     id: str
     error: str
     wish: int | None = None
     is_final: bool = False
+    calls: Collection[str] = ()
 
 
 @for_each
 def note_troubles(tx: Transaction, trouble: Trouble) -> None:
     """Suspend endpoints for a while, or turn them off. An endpoint that is suspended already stays so.
+
+    After the pause, an endpoint gets one job to show that it works, beside those that its function has accepted, which
+    may take long. Each trouble counts these again: a call that has begun elsewhere counts, too, until it has ended.
 
     Spec: ojs-serverless 7.2
     """
@@ -172,13 +178,23 @@ def note_troubles(tx: Transaction, trouble: Trouble) -> None:
     if trouble.wish is not None:
         pause = min(max(trouble.wish, FIRST_PAUSE_US), LONGEST_WISH_US)
     elif not is_new:
-        return
+        pause = 0
     until = max(tx.now + pause, known.suspended_until)
     _write(tx, msgspec.structs.replace(known, trips=trips, trouble=trouble.error, suspended_until=until))
-    override(tx, [Override(known.limit_key, Limits(concurrency=1))])  # afterwards it gets one job to show that it works
+    room = min(_count_accepted(tx, known, trouble.calls) + 1, known.concurrency)
+    override(tx, [Override(known.limit_key, Limits(concurrency=room))])
     block(tx, known.limit_key, until, trouble.error)
     if is_new:
         tx.emit_about("push.endpoint.suspended", known.id, tenant=known.tenant, reason=trouble.error)
+
+
+def _count_accepted(tx: Transaction, endpoint: PushEndpoint, calls: Collection[str]) -> int:
+    """Return how many jobs a function has that are not in calls: it has answered 202, and reports later."""
+    held = tx.execute(
+        "SELECT id FROM jobs WHERE state = 'active' AND due_at IS NOT NULL AND worker_id = :worker_id",
+        {"worker_id": endpoint.worker_id},
+    )
+    return len({id for (id,) in held}.difference(calls))
 
 
 @for_each

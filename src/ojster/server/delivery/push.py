@@ -332,11 +332,12 @@ class EndpointWorker:
         if isinstance(outcome, NeverRan):
             error = f"{address}: {outcome.error}"
             log.warning("the push endpoint %s takes no jobs: %s", endpoint.id, error)
-            await push.note_trouble(Trouble(endpoint.id, error, outcome.wish, outcome.is_final))
+            await push.note_trouble(Trouble(endpoint.id, error, outcome.wish, outcome.is_final, tuple(self._calls)))
         elif isinstance(outcome, Failed) and outcome.is_trouble:
             self._failures += 1
             if self._failures >= TRIP_AFTER or endpoint.trips:
-                await push.note_trouble(Trouble(endpoint.id, f"{address}: {outcome.failure.message}"))
+                error = f"{address}: {outcome.failure.message}"
+                await push.note_trouble(Trouble(endpoint.id, error, calls=tuple(self._calls)))
         else:
             self._failures = 0
             if endpoint.trips and began_at >= endpoint.suspended_until:
