@@ -261,6 +261,14 @@ async def test_the_same_key_at_the_same_moment_sweeps_once(http: Http, bench: Be
     assert [answer["cancelled"] for answer in answers] == [3] * 5
 
 
+@pytest.mark.parametrize("path", ["/jobs", "/jobs/batch", "/jobs/bulk", "/workflows"])
+async def test_an_empty_idempotency_key_protects_from_nothing_and_is_rejected(http: Http, path: str) -> None:
+    body = {"type": "a", "args": [], "jobs": [{"type": "a", "args": []}]}
+    body |= {"type": "chain", "steps": body["jobs"]} if path == "/workflows" else {}
+    refused = await http("POST", f"/ojs/v1{path}", body, headers={"Idempotency-Key": ""})
+    assert (refused.status_code, refused.json()["error"]["details"]) == (400, {"field": "idempotency_key"})
+
+
 @pytest.mark.parametrize("key", ["", "x" * 257])
 async def test_an_invalid_idempotency_key_is_rejected(http: Http, bench: Bench, key: str) -> None:
     assert (await batch(http, GOOD, idempotency_key=key))[0] == 400

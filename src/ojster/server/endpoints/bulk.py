@@ -353,8 +353,8 @@ def key_of(request: HttpRequest, operation: str, content: bytes, in_body: str | 
 
     Spec: ojs-bulk-operations 10
     """
-    key = request.header(b"idempotency-key") or in_body
-    if key is None:
+    key = request.header(b"idempotency-key")
+    if key is None and (key := in_body) is None:
         return None
     if not 0 < len(key) <= MAX_KEY_CHARS or not key.isprintable():
         raise InvalidRequest(
