@@ -94,6 +94,11 @@ async def test_pages_of_others_read_nothing(port: int, path: str) -> None:
     assert (status, "may not call this server" in text) == (403, True)
 
 
+async def test_a_probe_without_a_host_is_no_browser(port: int) -> None:
+    assert (await send(port, "GET /health HTTP/1.0\n"))[0] == 200
+    assert (await send(port, "GET /health HTTP/1.0\nOrigin: https://example.net\n"))[0] == 403
+
+
 @pytest.mark.parametrize(("host", "origin"), [("rebound.example.net", None), (None, "https://example.net")])
 async def test_nor_do_they_open_a_websocket(port: int, host: str | None, origin: str | None) -> None:
     headers = {} if host is None else {"Host": host}

@@ -54,7 +54,8 @@ class BrowserGuard:
             return
         values = {name: value.decode("latin-1") for name, value in looked_at}
         host = values.get(b"host", "")
-        if self._hosts is not None and _name_of(host) not in self._hosts:
+        is_named = b"host" in values  # each browser names the server; probes that speak HTTP/1.0 do not
+        if is_named and self._hosts is not None and _name_of(host) not in self._hosts:
             raise Forbidden(
                 f"This server is not called {host[:80]!r}. Call it by one of its names "
                 f"({', '.join(sorted(self._hosts))}), or start it with --allowed-host."
@@ -67,7 +68,7 @@ class BrowserGuard:
                 )
         elif values.get(b"sec-fetch-site") == "cross-site" and values.get(b"sec-fetch-mode") != "navigate":
             raise Forbidden("Pages of another site may not call this server. Start it with --cors to allow them.")
-        elif len(values) == 1 and len(self._usual) < MAX_USUAL:
+        elif is_named and len(values) == 1 and len(self._usual) < MAX_USUAL:
             self._usual.add((b"host", host.encode("latin-1")))
 
     def _may(self, origin: str, host: str) -> bool:
