@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import re
 import resource
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+import ojster.server
 from ojster.core.ids import new_id
+from ojster.handlers.tracing import CARRIED
 from ojster.insight import readiness
 from ojster.server import api_page
 from ojster.server.application import Application
@@ -21,6 +24,11 @@ from tests.events.test_streams import forget_oldest
 from tests.waiting import PATIENCE
 
 ROUTES = routes_of()
+
+SERVER = Path(ojster.server.__file__).parent
+HEADERS_READ = re.compile(r'\.header\(b"([a-z-]+)"\)')
+SENT_BY_BROWSERS = {"accept-encoding", "origin"}
+"""Headers that pages cannot set."""
 
 pytestmark = pytest.mark.anyio
 
@@ -387,6 +395,20 @@ async def test_browsers_are_kept_out_unless_their_origin_is_allowed(http: Http, 
         assert "access-control-allow-origin" not in other.headers
         plain = await client.get("/ojs/v1/health", headers={"Origin": "https://a.example"})
         assert "X-Request-Id" in plain.headers["access-control-expose-headers"]
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"])
+async def test_pages_of_an_allowed_origin_may_send_each_header_that_the_server_reads(
+    service: Service, method: str
+) -> None:
+    read = set(HEADERS_READ.findall("".join(file.read_text() for file in SERVER.rglob("*.py"))))
+    assert {"idempotency-key", "upload-offset", "if-none-match", "last-event-id"} <= read
+    sent = sorted(read - SENT_BY_BROWSERS) + list(CARRIED)
+    headers = {"Origin": "https://a.example", "Access-Control-Request-Method": method}
+    app = Application(service, cors_origins=["https://a.example"])
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test") as client:
+        asked = headers | {"Access-Control-Request-Headers": ", ".join(sent)}
+        assert (await client.options("/ojs/v1/jobs", headers=asked)).status_code == 200
 
 
 async def test_a_job_can_be_ended_under_its_own_path(http: Http) -> None:

@@ -24,6 +24,7 @@ from starlette.websockets import WebSocket
 
 from ojster.capabilities import CAPABILITIES, Capability
 from ojster.core.errors import MethodNotAllowed, NotFound, OjsterError
+from ojster.handlers.tracing import CARRIED
 from ojster.metering import observed_depth
 from ojster.server import api_page, dashboard_page, openapi
 from ojster.server.answer import Answer, encode
@@ -63,8 +64,37 @@ EXPOSED_HEADERS: Final = (
     "OJS-Version",
     "Retry-After",
     "Location",
+    "Content-Disposition",
+    "Content-Range",
+    "ETag",
+    "Repr-Digest",
+    "Upload-Length",
+    "Upload-Offset",
+    "X-OJS-Batch-Size",
+    "X-OJS-Limit-Clamped",
+    "X-OJS-Progress",
 )
 """Response headers that browsers may read across origins."""
+
+READ_HEADERS: Final = (
+    "Content-Type",
+    "Accept",
+    "Authorization",
+    "X-Request-Id",
+    "OJS-Version",
+    "X-OJS-Tenant",
+    "Idempotency-Key",
+    "Last-Event-ID",
+    "OJS-Block-Timeout",
+    "Cache-Control",
+    "Content-Encoding",
+    "If-None-Match",
+    "If-Range",
+    "Range",
+    "Upload-Offset",
+    *CARRIED,
+)
+"""Request headers that browsers may send across origins: those that the server reads."""
 
 MAX_REQUEST_OVERHEAD_BYTES: Final = 65_536
 """Size allowed for a request in addition to the largest job or result, in bytes."""
@@ -322,18 +352,8 @@ def _with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
     return CORSMiddleware(
         app,
         allow_origins=list(origins),
-        allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"],
-        allow_headers=[
-            "Content-Type",
-            "Accept",
-            "Authorization",
-            "X-Request-Id",
-            "OJS-Version",
-            "X-OJS-Tenant",
-            "Idempotency-Key",
-            "Last-Event-ID",
-            "OJS-Block-Timeout",
-        ],
+        allow_methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"],
+        allow_headers=READ_HEADERS,
         expose_headers=list(EXPOSED_HEADERS),
         max_age=86_400,
     )
