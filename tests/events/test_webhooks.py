@@ -270,6 +270,14 @@ async def test_a_refused_delivery_is_dead_and_can_be_retried(
     assert (await http("GET", "/ojs/v1/webhooks/deliveries?state=lost")).status_code == 400
 
 
+@pytest.mark.parametrize(("method", "action"), [("GET", ""), ("POST", "/retry")])
+async def test_an_unknown_delivery_is_called_one(http: Http, bench: Bench, method: str, action: str) -> None:
+    for id in ("del_0190a0b0-0000-7000-8000-000000000000", "nope", f"del_{(await bench.push()).id}"):
+        error = (await http(method, f"/ojs/v1/webhooks/deliveries/{id}{action}")).json()["error"]
+        assert (error["code"], error["message"]) == ("not_found", f"There is no delivery {id}.")
+        assert error["details"] == {"resource_type": "webhook_delivery", "resource_id": id}
+
+
 @pytest.mark.parametrize("method", ["PATCH", "PUT"])
 async def test_a_subscription_is_changed_member_by_member(http: Http, endpoint: Endpoint, method: str) -> None:
     made = await subscribe(http, endpoint, "job.completed")

@@ -5,6 +5,7 @@ Spec: ojs-webhooks 10
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Final, Literal
 
 import msgspec
@@ -168,11 +169,12 @@ class WebhookService(CapabilityService, WebhookCalls):
         return f"del_{(await self.scope.do(interventions.revive, job.id)).id}"
 
     async def _delivery(self, delivery_id: str) -> Job:
-        id = delivery_id.removeprefix("del_")
-        job = await self._jobs.find(id)
-        if job.queue != webhooks.QUEUE:
-            raise NotFound(f"There is no delivery {id}.", resource_type="webhook_delivery", resource_id=id)
-        return job
+        with suppress(NotFound):  # which would speak of a job
+            job = await self._jobs.find(delivery_id.removeprefix("del_"))
+            if job.queue == webhooks.QUEUE:
+                return job
+        message = f"There is no delivery {delivery_id[:80]}."
+        raise NotFound(message, resource_type="webhook_delivery", resource_id=delivery_id)
 
 
 DELIVERY_STATES: Final[dict[Literal["pending", "delivered", "dead"], tuple[str, ...]]] = {
