@@ -458,6 +458,17 @@ def test_a_variable_does_what_its_option_does(command: str, stage: Stage) -> Non
         assert by_variable == stage.run(command, more), option.envvar
 
 
+def test_each_command_takes_its_database_as_url() -> None:
+    names = {
+        name: parameter.opts
+        for name, command in COMMANDS.items()
+        for parameter in command.params
+        if parameter.name in ("database", "url") and isinstance(parameter, click.Option)
+    }
+    assert len(names) > 80
+    assert not [name for name, options in names.items() if "--url" not in options]
+
+
 def test_the_tables_name_parameters_that_exist_and_tests_that_are_there() -> None:
     known = {f"{command} {option.name}" for command, found in COMMANDS.items() for option in found.params}
     assert (SHOWN.keys() | OPTION_BASES.keys() | VALUES.keys()) <= known

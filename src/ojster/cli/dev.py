@@ -29,7 +29,7 @@ from ojster.storage.urls import url_in_environment
 @click.command(epilog=examples("ojster dev myapp:app", "ojster dev myapp:app --port 9000 --watch src"))
 @click.argument("app")
 @with_include
-@click.option("--database", metavar="URL", help=f"By default that of APP, or else ${URL_VARIABLE}.")
+@click.option("--database", "--url", metavar="URL", help=f"By default that of APP, or else ${URL_VARIABLE}.")
 @with_port
 @click.option("--queues", "-q", help="Comma-separated queues; by default all that the handlers name.")
 @with_concurrency

@@ -26,7 +26,7 @@ from ojster.storage.database import URL_VARIABLE
 )
 @click.argument("app")
 @with_include
-@click.option("--database", metavar="URL", help=f"By default that of APP, or else ${URL_VARIABLE}.")
+@click.option("--database", "--url", metavar="URL", help=f"By default that of APP, or else ${URL_VARIABLE}.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @with_port
 @click.option("--auth", type=click.Choice(["required", "off"]), help="As of 'ojster serve'.")

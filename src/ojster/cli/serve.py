@@ -68,6 +68,7 @@ def _each_is(pattern: re.Pattern[str], problem: str) -> Callable[[click.Context,
 )
 @click.option(
     "--database",
+    "--url",
     envvar=URL_VARIABLE,
     default=DEFAULT_URL,
     show_default=True,
