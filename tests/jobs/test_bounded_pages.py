@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import msgspec
 import pytest
 
 from ojster.jobs import pages
 from ojster.jobs.filter_walk import JobFilter
-from ojster.jobs.queries import Page
+from ojster.jobs.queries import JobPage, Page
+from ojster.storage.transaction import Transaction
 from tests.conftest import Bench, Http
 
 pytestmark = pytest.mark.anyio
@@ -82,6 +86,64 @@ async def test_lists_that_are_counted_stay_exact(http: Http, bench: Bench) -> No
     await pushed(bench, "a" * 30)
     position = (await http("GET", "/ojs/v1/jobs?state=available&limit=2")).json()["pagination"]
     assert (position["total"], "is_complete" in position) == (30, False)
+
+
+class Noting:
+    """A transaction that notes how many rows its statements on jobs may return."""
+
+    def __init__(self, tx: Transaction, limits: list[int]) -> None:
+        self._tx = tx
+        self._limits = limits
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tx, name)
+
+    def execute(self, sql: str, parameters: Any = ()) -> Any:
+        if "LIMIT :limit" in sql:
+            self._limits.append(parameters["limit"])
+        return self._tx.execute(sql, parameters)
+
+
+async def test_a_list_ends_with_the_last_match_and_reads_none_of_the_other_jobs(bench: Bench) -> None:
+    mail = await bench.push("b", queue="mail")
+    await pushed(bench, "a" * 30)
+    limits: list[int] = []
+
+    def listed(tx: Transaction, requests: Sequence[tuple[JobFilter, Page]]) -> list[JobPage]:
+        return pages.list_jobs(Noting(tx, limits), requests)  # type: ignore[arg-type]
+
+    for wanted, page, found, limit in (
+        (JobFilter(states=("cancelled",)), Page(), [], 0),
+        (JobFilter(states=("active",)), Page(is_bounded=True), [], 0),
+        (JobFilter(queue="none"), Page(is_counted=False), [], 0),
+        (JobFilter(queue="mail"), Page(is_bounded=True), [mail.id], 1),
+        (JobFilter(queue="mail"), Page(offset=1), [], 0),
+        (JobFilter(queue="mail"), Page(offset=7), [], 0),
+        (JobFilter(queue="mail", states=("available",)), Page(sort="priority"), [mail.id], 1),
+        (JobFilter(type="b"), Page(), [mail.id], 1),
+        (JobFilter(type="b"), Page(is_bounded=True), [], 0),
+    ):
+        limits.clear()
+        listing = await bench.service.database.survey(listed, (wanted, page))
+        assert ([job.id for job in listing.jobs], limits) == (found, [limit]), wanted
+
+
+async def test_few_jobs_that_wait_for_a_time_are_listed_like_many(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        await bench.push("later", number, scheduled_at="+PT1H")
+        await bench.push("now", number, retry={"max_attempts": 2})
+    await bench.fail(await bench.fetch_one(), type="Down")
+    await bench.fetch_one()
+    lists = []
+    for few in (pages.FEW, 0):
+        monkeypatch.setattr(pages, "FEW", few)
+        for states in (("scheduled",), ("active",), ("retryable",), ("scheduled", "active", "retryable")):
+            listing = await bench.service.jobs.select(JobFilter(states=states), Page(2))
+            lists.append((listing.jobs, listing.total, listing.next_before))
+    assert lists[:4] == lists[4:]
+    assert [total for _, total, _ in lists[:4]] == [3, 1, 1, 5]
 
 
 async def test_whoever_reads_all_pages_does_without_their_numbers(bench: Bench) -> None:

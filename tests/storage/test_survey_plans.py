@@ -33,6 +33,9 @@ TYPE = JobFilter(type="mail.*")
 OF_WHAT_WAITS = ("jobs_needing", "nodes_unapproved", "jobs_suspended")
 """Indexes of what waits for a worker that can run it, an approval or an answer: read as a whole."""
 
+FEW_AT_A_TIME = ("active", "scheduled", "retryable")
+"""States that may be those of few jobs among millions, which were pushed at any time."""
+
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
@@ -62,6 +65,8 @@ async def asked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Recorded:
         await scope.look(history, span)
         page = await service.jobs.select(TYPE, Page(2, is_bounded=True))
         await service.jobs.select(TYPE, Page(2, before=page.next_before, is_bounded=True))
+        for state in FEW_AT_A_TIME:
+            await service.jobs.select(JobFilter(states=(state,)), Page(2, is_bounded=True))
         await service.workflows.steps(StepFilter(workflow.id, is_held=True))
         await service.workflows.steps(StepFilter(workflow.id, search="mail"))
     return seen
@@ -92,6 +97,7 @@ async def test_surveys_read_no_whole_table(
         (("FROM jobs WHERE tenant = :tenant", "ORDER BY seq DESC LIMIT :newest"), "jobs_tenant (tenant=?)"),
         (("FROM jobs", "finished_at > :since", "GROUP BY queue"), "jobs_discarded (dead=? AND finished_at>?)"),
         (("UNION ALL", "state = 'available'", ") AS available"), "(queue=?"),
+        *((("seq AS key", f"state = '{state}'"), "jobs_due (state=?") for state in FEW_AT_A_TIME),
         (("FROM jobs", "seq >= :first_seq"), "INTEGER PRIMARY KEY (rowid>?"),
         (("FROM queue_minutes", "queue = :queue"), "PRIMARY KEY (queue=? AND minute>? AND minute<?)"),
         (("FROM nodes AS n", "SELECT node FROM jobs"), "jobs_suspended (node>? AND node<?)"),

@@ -13,6 +13,7 @@ import msgspec
 
 from ojster.core.job import Job
 from ojster.core.job_table import JOB_COLUMNS_OF_J
+from ojster.core.states import JobState
 from ojster.core.tenant import NO_TENANT_END, NO_TENANT_START, names_of, qualify
 from ojster.jobs import search
 from ojster.jobs.filter_walk import JobFilter, conditions, values_of
@@ -34,6 +35,12 @@ ENOUGH_COMPARED: Final = 2_000
 MAX_COMPARED: Final = 10_000
 """Number of candidates after which any page of a search ends: comparing takes some microseconds each."""
 
+FEW: Final = 10_000
+"""Number of jobs up to which all are read and sorted for a page, where an index has them in another order."""
+
+_ALWAYS_DUE: Final = frozenset({JobState.ACTIVE, JobState.SCHEDULED, JobState.RETRYABLE})
+"""States in which each job has a time at which the engine must do something."""
+
 
 @for_each
 def list_jobs(tx: Transaction, request: tuple[JobFilter, Page]) -> JobPage:
@@ -46,9 +53,11 @@ def list_jobs(tx: Transaction, request: tuple[JobFilter, Page]) -> JobPage:
         return _searched(tx, chosen, page, examined, is_complete=is_complete)
     where, parameters = conditions(chosen)
     inside, within = f"{where} AND {examined.condition}", parameters | examined.parameters
-    total = 0
-    if page.is_counted:
-        total = _count(tx, chosen, where, parameters) if is_complete else _number(tx, inside, within)
+    total = _total(tx, chosen, page, where if is_complete else inside, within, is_complete=is_complete)
+    # After the last match, the database would look for another one through the rest of the jobs.
+    wanted = page.limit + 1 if total is None else max(0, min(page.limit + 1, total - page.offset))
+    if total is not None and total <= FEW and chosen.states and _ALWAYS_DUE.issuperset(chosen.states):
+        inside += " AND due_at IS NOT NULL"  # for the index of these
     direction = "ASC" if page.ascending else "DESC"
     first, outer = ("", "") if page.is_by_arrival else (f"{page.key} {direction}, ", f"j.key {direction}, ")
     rows = tx.execute(
@@ -64,12 +73,12 @@ def list_jobs(tx: Transaction, request: tuple[JobFilter, Page]) -> JobPage:
         JOIN payloads AS p ON p.seq = j.seq
         ORDER BY {outer}j.seq {direction}
         """,
-        within | {"limit": page.limit + 1, "offset": page.offset},
+        within | {"limit": wanted, "offset": page.offset},
     )
     jobs = [Job(*row) for row in rows]
     following = jobs[page.limit - 1].seq if len(jobs) > page.limit else examined.end
     number = None if is_complete else _examined(tx, chosen, page, examined)
-    return JobPage(jobs[: page.limit], total, following if page.is_by_arrival else None, is_complete, number)
+    return JobPage(jobs[: page.limit], total or 0, following if page.is_by_arrival else None, is_complete, number)
 
 
 class _Range(NamedTuple):
@@ -203,11 +212,16 @@ def _is_counted(chosen: JobFilter) -> bool:
     return chosen == known and chosen.tenant != ""
 
 
-def _count(tx: Transaction, chosen: JobFilter, where: str, parameters: dict[str, Any]) -> int:
-    """Return the number of matching jobs: from ``job_counts`` if it covers the filter, else by counting."""
-    if _is_counted(chosen):
+def _total(
+    tx: Transaction, chosen: JobFilter, page: Page, where: str, parameters: dict[str, Any], *, is_complete: bool
+) -> int | None:
+    """Return the number of matching jobs; ``None``: the page needs none, and ``job_counts`` does not cover the filter.
+
+    ``where``: the condition of those that are counted otherwise.
+    """
+    if is_complete and _is_counted(chosen):
         return _count_by_state(tx, chosen)
-    return _number(tx, where, parameters)
+    return _number(tx, where, parameters) if page.is_counted else None
 
 
 def _number(tx: Transaction, where: str, parameters: dict[str, Any]) -> int:
