@@ -138,3 +138,21 @@ def test_there_are_bounds_to_the_ids_of_a_filter_in_the_process_as_over_http() -
     for filter_class in (WorkflowFilter, WorkflowConditions):
         with pytest.raises(InvalidRequest, match=r"'ids'.*<= 100"):
             filter_class(ids=("a",) * 101)
+
+
+async def test_a_list_of_workflows_ends_with_the_last_match(flow: WorkflowBench) -> None:
+    steps = chain(job("a"))
+    only = (await flow.create(steps | {"name": "only"})).id
+    for _ in range(3):
+        await flow.create(steps | {"name": "other"})
+    for wanted, matches, limit in (
+        (WorkflowFilter(name="none"), [], 0),
+        (WorkflowFilter(name="only"), [only], 1),
+        (WorkflowFilter(name="only", offset=1), [], 0),
+        (WorkflowFilter(name="only", offset=9), [], 0),
+        (WorkflowFilter(limit=2, offset=3), [only], 1),
+    ):
+        with mock.patch.object(selection, "_older", wraps=selection._older) as older:
+            page = await flow.service.workflows.select(wanted)
+        assert [one.id for one in page.workflows] == matches
+        assert [call.args[4] for call in older.call_args_list] == [limit], "it looks for no more than there are"

@@ -98,7 +98,9 @@ def list_workflows(tx: Transaction, chosen: WorkflowFilter) -> WorkflowPage:
         total = len(workflows)
     else:
         ((total,),) = tx.execute(f"SELECT count(*) FROM workflows WHERE {IS_VISIBLE} AND {where}", parameters)
-        workflows = _older(tx, where, parameters, chosen.before, chosen.limit + 1, chosen.offset)
+        # After the last match, the database would look for another one through the rest of the workflows.
+        wanted = max(0, min(chosen.limit + 1, total - chosen.offset))
+        workflows = _older(tx, where, parameters, chosen.before, wanted, chosen.offset)
         more = len(workflows) > chosen.limit
         workflows = workflows[: chosen.limit]
         before = workflows[-1].seq if more else None
