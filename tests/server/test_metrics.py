@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 
 from ojster.core.events import Event
+from ojster.server.gauges import GAUGES
 from ojster.server.metrics import MAX_SERIES, Metrics
+from ojster.storage.database import Database
 from tests.conftest import Bench, Http
 
 pytestmark = pytest.mark.anyio
@@ -66,6 +70,37 @@ async def test_jobs_are_counted_and_timed_by_queue_and_type(http: Http, bench: B
         'ojs_job_queue_time_seconds_sum{queue="default",type="done"} 2.0',
         'ojs_job_queue_time_seconds_sum{queue="default",type="lost"} 4.75',
     ]
+
+
+async def test_queues_say_whether_they_are_paused_and_what_was_done_in_the_last_hour(http: Http, bench: Bench) -> None:
+    for queue in ("mail", "mail", "reports"):
+        await bench.push(queue=queue, retry={"max_attempts": 1})
+    await bench.fail(await bench.fetch_one("mail"))
+    await bench.ack(await bench.fetch_one("mail"))
+    await http("POST", "/ojs/v1/queues/reports/pause")
+    assert await seen(http, "ojs_queue_paused") == [
+        'ojs_queue_paused{queue="mail"} 0.0',
+        'ojs_queue_paused{queue="reports"} 1.0',
+    ]
+    assert await seen(http, "ojs_queue_last_hour") == [
+        'ojs_queue_last_hour{queue="mail",what="enqueued"} 2.0',
+        'ojs_queue_last_hour{queue="mail",what="completed"} 1.0',
+        'ojs_queue_last_hour{queue="mail",what="failed"} 1.0',
+        'ojs_queue_last_hour{queue="reports",what="enqueued"} 1.0',
+        'ojs_queue_last_hour{queue="reports",what="completed"} 0.0',
+        'ojs_queue_last_hour{queue="reports",what="failed"} 0.0',
+    ]
+
+
+async def test_the_gauges_of_many_queues_take_no_more_calls_than_those_of_one(bench: Bench) -> None:
+    calls = []
+    for queue in ("a", "b", "c", "d"):
+        await bench.push(queue=queue)
+        with patch.object(Database, "read", autospec=True, side_effect=Database.read) as read:
+            for gauges in GAUGES.values():
+                list(await gauges(bench.service))
+        calls.append(read.call_count)
+    assert calls == calls[:1] * 4
 
 
 async def test_pools_and_subscriptions_stand_beside_their_bounds(http: Http, bench: Bench) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final
@@ -16,6 +15,7 @@ from ojster.insight.flow_troubles import find_flow_troubles
 from ojster.jobs.queries import count_dead_letters
 from ojster.jobs.waiting import count_waits
 from ojster.queues.backpressure import bounded_pressures
+from ojster.queues.overview import OverviewRequest, list_overviews
 from ojster.queues.pools import list_pools
 from ojster.service import Service
 from ojster.tenancy.quotas import DEPTH_STATES
@@ -89,16 +89,15 @@ async def _workers(service: Service) -> Iterator[Metric]:
 
 async def _queues(service: Service) -> Iterator[Metric]:
     """Return gauges of queues: paused, work of the last hour, fill level, and use of pools."""
-    queues = await service.queues.all(internal=True)
-    statistics = await asyncio.gather(*(service.queues.statistics(queue.name) for queue in queues))
+    overviews = await service.database.read(list_overviews, OverviewRequest(internal=True, is_aged=False))
     paused = GaugeMetricFamily("ojs_queue_paused", "Whether a queue is paused.", labels=["queue"])
     done = GaugeMetricFamily(
         "ojs_queue_last_hour", "Jobs enqueued, completed and failed in the last hour.", labels=["queue", "what"]
     )
-    for queue_statistics in statistics:
-        paused.add_metric([queue_statistics.queue.name], float(queue_statistics.queue.paused_at is not None))
+    for overview in overviews:
+        paused.add_metric([overview.queue.name], float(overview.queue.paused_at is not None))
         for what in ("enqueued", "completed", "failed"):
-            done.add_metric([queue_statistics.queue.name, what], getattr(queue_statistics, what))
+            done.add_metric([overview.queue.name, what], getattr(overview.hour, what))
     full = GaugeMetricFamily("ojs_backpressure_pressure", "Fill level of a queue, from 0 to 1.", labels=["queue"])
     for queue, pressure in (await service.database.read(bounded_pressures, None)).items():
         full.add_metric([queue], pressure.share)
