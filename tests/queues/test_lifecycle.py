@@ -153,6 +153,17 @@ async def test_no_job_is_moved_to_a_queue_that_does_not_take_its_type(http: Http
     assert (await http("DELETE", f"{QUEUES}/payments", order)).json()["jobs_affected"] == 2
 
 
+async def test_maintenance_does_not_bring_a_deleted_queue_back(bench: Bench) -> None:
+    """Its finished jobs stay until their retention ends, and are still counted."""
+    await bench.push(queue="payments")
+    await bench.ack(await bench.fetch_one("payments"))
+    await bench.service.queues.delete("payments")
+    await bench.run_due()
+    assert await bench.service.queues.all() == []
+    await bench.push(queue="payments")
+    assert [queue.name for queue in await bench.service.queues.all()] == ["payments"]
+
+
 async def test_a_queue_with_active_jobs_is_not_deleted(http: Http, bench: Bench) -> None:
     await bench.push("a", queue="payments")
     await bench.fetch_one("payments")

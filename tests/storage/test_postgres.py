@@ -15,6 +15,7 @@ from ojster import App, Unique
 from ojster.core.errors import BackendUnavailable, Duplicate, InvalidRequest
 from ojster.core.json_objects import read_members
 from ojster.jobs.claim_policy import Claim
+from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.new_job import read_job
 from ojster.jobs.push import push
 from ojster.schedules.cron import Cron
@@ -377,6 +378,22 @@ class TestCallersTransactionsThatStayOpen:
         schema = parse_postgres_url(postgres_url).schema
         (rows,) = guest.execute(f"SELECT count(*) FROM {schema}.job_count_slots").fetchone() or (0,)
         assert rows == 1
+        await app.aclose()
+
+    async def test_a_queue_whose_only_job_has_already_ended_is_known_as_well(
+        self, postgres_url: str, engines: list[Service], guest: psycopg.Connection
+    ) -> None:
+        app = App(postgres_url)
+
+        @app.job("t", queue="new")
+        async def t() -> None: ...
+
+        t.enqueue_in(guest)
+        guest.commit()
+        (job,) = await engines[0].jobs.fetch(Claim(("new",)))
+        await engines[0].jobs.acknowledge([Acknowledgement(job.id)])
+        await engines[0].database.run(run_due, None)
+        assert [queue.name for queue in await engines[0].queues.all()] == ["new"]
         await app.aclose()
 
     @pytest.mark.needs("skip-locked")

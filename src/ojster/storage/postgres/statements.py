@@ -10,11 +10,14 @@ from typing import Any, Final, Literal, NamedTuple
 from ojster.core.job import Job
 from ojster.core.job_table import AT_PLACE, AVAILABLE_CONDITIONS, JOB_COLUMNS, JOB_COLUMNS_OF_J, NEW_JOB, STARTED
 from ojster.core.plain_end import PLAIN_COLUMNS, PLAIN_END
+from ojster.core.states import UNFINISHED
 from ojster.storage.postgres.pipeline import quoted, unnest
 from ojster.storage.tally import ADDED, SUMS
 from ojster.storage.transaction import ColumnType
 
 _NEW_COLUMNS: Final = ", ".join(NEW_JOB)
+
+_UNFINISHED: Final = ", ".join(f"'{state}'" for state in sorted(UNFINISHED))
 
 Values = Sequence[tuple[Literal["bigint", "text", "bytea", "uuid"], Callable[[Job], Any]]]
 """Types of columns, each with the function that takes its value from a job."""
@@ -305,11 +308,15 @@ ADD_MINUTES: Final = f"""
     ON CONFLICT (queue, minute, slot) DO UPDATE SET enqueued = queue_minutes.enqueued + excluded.enqueued
 """
 
-NEW_QUEUES: Final = """
+# The queues that callers' transactions have used, and those of pushes that a deletion of the queue did not see.
+# Finished jobs outlive a deleted queue: their counts do not bring it back.
+NEW_QUEUES: Final = f"""
     INSERT INTO queues (name, created_at)
-    SELECT DISTINCT queue, CAST(? AS bigint)
+    SELECT queue, CAST(? AS bigint)
     FROM job_count_slots
     WHERE queue >= '0' AND NOT EXISTS (SELECT 1 FROM queues WHERE name = job_count_slots.queue)
+    GROUP BY queue
+    HAVING queue = ANY(CAST(? AS text[])) OR sum(jobs) FILTER (WHERE state IN ({_UNFINISHED})) > 0
     ON CONFLICT (name) DO NOTHING
 """
 

@@ -329,11 +329,12 @@ class PostgresTransaction(Transaction):
 
     def tidy(self) -> None:
         """Fold the counts of callers' transactions from slots of their own, and insert the queues they used."""
-        self._add_counts(_summed(self.execute(TAKE_COUNTS, (SLOTS,))))
+        counts = _summed(self.execute(TAKE_COUNTS, (SLOTS,)))
+        self._add_counts(counts)
         if minutes := _summed(self.execute(TAKE_MINUTES, (SLOTS,))):
             queues, numbers, enqueued = zip(*minutes, strict=True)
             self.execute(ADD_MINUTES, (self._slot, texts(queues), ints(numbers), ints(enqueued)))
-        self.execute(NEW_QUEUES, (self.now,))
+        self.execute(NEW_QUEUES, (self.now, texts([queue for queue, *_ in counts])))
 
     def forget_events(self) -> None:
         self.execute(FORGET_EVENTS, (self.now - LEAST_EVENT_AGE, LEAST_EVENT_BATCHES))
