@@ -145,7 +145,7 @@ def test_a_statement_in_two_strings_counts_as_glued() -> None:
 
 
 LOCKS = re.compile(
-    r"\{tx\.(for_update|skip_locked)\}|\+ \(?tx\.(for_update|skip_locked)|, tx\.(for_update|skip_locked)\)|"
+    r"(\{|\+ \(?|, )tx\.(for_update|for_key_share|skip_locked)\b|"
     r"\.lock_keys\(|(^ +|\w )FOR UPDATE\b|\bBEGIN IMMEDIATE\b|pg_(try_)?advisory|\bflock\(|with_for_update\(",
     re.MULTILINE,
 )

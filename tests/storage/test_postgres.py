@@ -8,10 +8,12 @@ import os
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 
+import msgspec
 import psycopg
 import pytest
 
 from ojster import App, Unique
+from ojster.collections.items import NewItem, Where
 from ojster.core.errors import BackendUnavailable, Duplicate, InvalidRequest
 from ojster.core.json_objects import read_members
 from ojster.jobs.claim_policy import Claim
@@ -53,6 +55,20 @@ def guest(postgres_url: str) -> Iterator[psycopg.Connection]:
     """A connection for the caller's transaction."""
     with psycopg.connect(parse_postgres_url(postgres_url).conninfo) as connection:
         yield connection
+
+
+COLLECT = {"action": "collect", "collection": "builds", "name": "latest", "replace": True}
+"""A reaction that puts the result of its job into a collection."""
+
+
+async def until_blocked(postgres_url: str, number: int) -> None:
+    """Wait until so many other connections wait for locks."""
+    url = parse_postgres_url(postgres_url)
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND position(%s IN query) > 0"
+    async with await psycopg.AsyncConnection.connect(url.conninfo, autocommit=True) as look:
+        async with asyncio.timeout(PATIENCE):
+            while await (await look.execute(waiting, (f'"{url.schema}".',))).fetchone() != (number,):
+                await asyncio.sleep(0.01)
 
 
 async def test_statements_of_which_there_is_no_end_are_not_all_prepared(
@@ -289,6 +305,30 @@ class TestManyServers:
         cron = Cron(name="c", expression="* * * * *", template=b'{"type": "t", "args": []}')
         registered = await asyncio.gather(*(engines[n % 2].schedules.register(cron) for n in range(10)))
         assert sum(one.is_new for one in registered) == 1
+
+    @pytest.mark.parametrize("by_reaction", [False, True])
+    async def test_no_item_outlives_a_collection_that_is_deleted_meanwhile(
+        self, postgres_url: str, engines: list[Service], guest: psycopg.Connection, by_reaction: bool
+    ) -> None:
+        """A guest keeps the transaction that adds the item, by a call or by the reaction of a job, from ending."""
+        (adder, deleter), schema = engines, parse_postgres_url(postgres_url).schema
+        await adder.collections.create("builds")
+        await adder.collections.add(Where("builds"), NewItem("latest", b"1"))
+        job = {"type": "t", "args": [], "event_reactions": {"on_success": [COLLECT]}}
+        await adder.jobs.enqueue([read_members(msgspec.json.encode(job))])
+        (claimed,) = await adder.jobs.fetch(Claim(("default",)))
+        guest.execute(f"SELECT 1 FROM {schema}.collection_items FOR UPDATE")
+        adding = asyncio.ensure_future(
+            adder.jobs.acknowledge([Acknowledgement(claimed.id, b"2")])
+            if by_reaction
+            else adder.collections.add(Where("builds"), NewItem("latest", b"2", replace=True))
+        )
+        await until_blocked(postgres_url, 1)
+        deleting = asyncio.ensure_future(deleter.collections.delete("builds", force=True))
+        await until_blocked(postgres_url, 2)
+        guest.rollback()
+        await asyncio.gather(adding, deleting)
+        assert guest.execute(f"SELECT name FROM {schema}.collection_items").fetchall() == []
 
     async def test_conflicts_are_tried_again(self, engines: list[Service]) -> None:
         tries = 0

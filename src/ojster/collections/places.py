@@ -80,14 +80,15 @@ def _check_part(tx: Transaction, job_id: str, workflow_id: str, seq: int) -> Non
 
 
 def need_collection(tx: Transaction, key: str) -> str:
-    """Return the key of a named collection's items.
+    """Return the key of a named collection's items, to change them; the collection stays until the transaction ends.
 
     Raises
     ------
     NotFound
         The collection does not exist.
     """
-    if not tx.execute("SELECT name FROM collections WHERE name = :name", {"name": key}):
+    # Of a deletion at the same time, one waits for the other: else the item would be left without a collection.
+    if not tx.execute("SELECT name FROM collections WHERE name = :name" + tx.for_key_share, {"name": key}):
         raise no_collection(key)
     return key
 

@@ -104,6 +104,9 @@ class Transaction(ABC):
     for_update = ""
     """Appended to a SELECT to lock its rows, where the database needs it."""
 
+    for_key_share = ""
+    """Like ``for_update``, but only keeps its rows from being deleted: any number of transactions may do that."""
+
     among = ""
     """Condition to append to an integer column: its value is in the next parameter, which ``integers`` makes."""
 
@@ -462,8 +465,7 @@ class Transaction(ABC):
 
     def write_history(self) -> None:
         """Write the history entries of ``effects``."""
-        rows = [(seq, self.now, type, encode_events(data)) for seq, type, data in self.effects.history]
-        if rows:
+        if rows := [(seq, self.now, type, encode_events(data)) for seq, type, data in self.effects.history]:
             self.insert_rows("job_history", HISTORY_COLUMNS, rows)
 
     def write_events(self) -> None:
@@ -475,8 +477,7 @@ class Transaction(ABC):
         """Write counts, history, events and tallies of ``effects``, as the last step of a transaction."""
         assert not self.effects.ended, "a job ended, but what follows from it was not carried out"
         assert not self.effects.watched, "an event of a job was noted, but what follows from it was not carried out"
-        counts = [(queue, state, change) for (queue, state), change in self.effects.counts.items() if change]
-        if counts:
+        if counts := [(queue, state, change) for (queue, state), change in self.effects.counts.items() if change]:
             self.execute_many(
                 """
                 INSERT INTO job_counts (queue, state, jobs)

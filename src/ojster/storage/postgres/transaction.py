@@ -130,6 +130,7 @@ class PostgresTransaction(Transaction):
 
     # Rows are locked to be changed or deleted. No foreign key refers to them, so a weaker lock would admit nobody.
     for_update = " FOR UPDATE"
+    for_key_share = " FOR KEY SHARE"
     skip_locked = " FOR UPDATE SKIP LOCKED"
     select_available = SELECT_AVAILABLE
     among = "= ANY(CAST(? AS bigint[]))"
