@@ -16,6 +16,7 @@ from ojster import App, Unique
 from ojster.collections.items import NewItem, Where
 from ojster.core.errors import BackendUnavailable, Duplicate, InvalidRequest
 from ojster.core.json_objects import read_members
+from ojster.core.settings import ServiceRetention, ServiceSettings
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.new_job import read_job
@@ -34,6 +35,8 @@ from ojster.storage.postgres.pipeline import ConnectionLost, translate
 from ojster.storage.postgres.url import parse_postgres_url
 from ojster.storage.transaction import Transaction, TryAgain
 from ojster.workflows.run import due as workflow_due
+from ojster.workflows.run import retention as workflow_retention
+from ojster.workflows.run.fork import Fork
 from tests.conftest import SERVER_VARIABLE, Clock, request, until_parked, url_of_schema
 from tests.postgres import PostgresServer
 from tests.waiting import LONG_WAIT, PATIENCE, until
@@ -329,6 +332,37 @@ class TestManyServers:
         guest.rollback()
         await asyncio.gather(adding, deleting)
         assert guest.execute(f"SELECT name FROM {schema}.collection_items").fetchall() == []
+
+    async def test_a_workflow_that_is_forked_while_retention_looks_for_workflows_is_kept(
+        self, postgres_url: str, engines: list[Service], guest: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Retention sees what was committed when it began to look, and locks rows as they are then."""
+        eager = ServiceSettings(retention=ServiceRetention(completed=0))
+        cleaner = Service(open_database(postgres_url, eager))
+        deletable = workflow_retention._deletable_workflows
+        pause = "AND (SELECT pg_advisory_xact_lock(7)) IS NOT NULL"
+        monkeypatch.setattr(
+            workflow_retention,
+            "_deletable_workflows",
+            lambda tx: [
+                each._replace(condition=f"{each.condition} {pause}")
+                for each in deletable(tx)
+                if each.parameters.get("state") == "completed"
+            ],
+        )
+        request = {"type": "chain", "steps": [{"type": "t", "args": []}]}
+        source = await engines[0].workflows.create(read_members(msgspec.json.encode(request)))
+        (job,) = await engines[0].jobs.fetch(Claim(("default",)))
+        await engines[0].jobs.acknowledge([Acknowledgement(job.id)])
+        guest.execute("SELECT pg_advisory_xact_lock(7)")
+        cleaning = asyncio.ensure_future(cleaner.database.run(forget, None))
+        await until_blocked(postgres_url, 1)
+        fork = await engines[1].workflows.fork(Fork(source.id))
+        guest.rollback()
+        await cleaning
+        assert (await engines[0].workflows.show(fork.id)).forked_from == source.id
+        assert (await engines[0].workflows.show(source.id)).state == "completed"
+        await cleaner.close()
 
     async def test_conflicts_are_tried_again(self, engines: list[Service]) -> None:
         tries = 0

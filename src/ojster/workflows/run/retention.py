@@ -39,7 +39,13 @@ def forget_workflows(tx: Transaction, room: int) -> Counter[str]:
             """,
             some.parameters | {"limit": MAX_DUE_WORKFLOWS},
         ):
-            done += _forget(tx, StoredWorkflow(*row), room - done["rows"])
+            workflow = StoredWorkflow(*row)
+            # That statement did not see what others committed after it began, such as a fork of this workflow, although
+            # it locked the row later. Whoever forks a workflow locks it, so nothing of the kind follows now.
+            query = f"SELECT 1 FROM workflows WHERE seq = :seq AND {some.condition}"
+            if not tx.execute(query, some.parameters | {"seq": workflow.seq}):
+                continue
+            done += _forget(tx, workflow, room - done["rows"])
             if done["rows"] >= room:
                 return done
     return done
