@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from ojster.core.errors import BackendUnavailable
 from ojster.core.ids import new_id
+from ojster.jobs import idempotency
 from ojster.service import Service
-from tests.conftest import Http
+from ojster.workflows.reading_service import WorkflowReading
+from tests.conftest import Bench, Http
 
 pytestmark = pytest.mark.anyio
 
@@ -27,6 +30,33 @@ async def create(http: Http, wire: dict[str, Any]) -> dict[str, Any]:
 async def get(http: Http, id: str, query: str = "") -> dict[str, Any]:
     shown: dict[str, Any] = (await http("GET", f"/ojs/v1/workflows/{id}{query}")).json()["workflow"]
     return shown
+
+
+@pytest.mark.parametrize("dies", [False, True])
+@pytest.mark.parametrize("steps", [2, 250])
+async def test_a_repeated_request_starts_nothing_again_if_the_first_failed_after_the_start(
+    http: Http, bench: Bench, monkeypatch: pytest.MonkeyPatch, steps: int, dies: bool
+) -> None:
+    """The database is away as soon as the workflow exists, or the server dies. Large workflows are made in parts."""
+
+    async def unavailable(*args: Any, **more: Any) -> Any:
+        raise BackendUnavailable("The database does not answer. Retry later.")
+
+    wire = {"type": "group", "jobs": [{"type": "a", "args": []}] * steps}
+    key = {"Idempotency-Key": "k"}
+    with monkeypatch.context() as patch:
+        patch.setattr(WorkflowReading, "show", unavailable)
+        if dies:
+            patch.setattr(idempotency, "finish", lambda tx, answers: [None for _ in answers])
+        assert (await http("POST", "/ojs/v1/workflows", wire, headers=key)).status_code == 503
+    bench.clock.advance(61)
+    answers = [await http("POST", "/ojs/v1/workflows", wire, headers=key) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [201, 201]
+    (only,) = (await http("GET", "/ojs/v1/workflows")).json()["workflows"]
+    for answer in answers:
+        assert answer.json()["workflow"]["id"] == only["id"]
+        assert answer.json()["workflow"]["metadata"]["job_count"] == steps
+        assert answer.headers["location"] == f"/ojs/v1/workflows/{only['id']}"
 
 
 async def test_a_workflow_is_created_and_shown_as_the_specification_has_it(http: Http) -> None:

@@ -49,7 +49,7 @@ class BulkService(CapabilityService):
             if bulk.action is Action.CANCEL:
                 refusals |= await self.scope.refuse_cancellation([id for id in ids if refusals[id] is None])
             items = [(refusals[item] or item) if isinstance(item, str) else item for item in bulk.items]
-            bulk = msgspec.structs.replace(bulk, items=items, key=self._key(bulk.key), by=self.scope.who)
+            bulk = msgspec.structs.replace(bulk, items=items, key=self.own_key(bulk.key), by=self.scope.who)
         return accepted(await self.database.run(bulks.perform, bulk, len(bulk.items)))
 
     async def push_once(self, item: KeyedPush) -> StoredReply:
@@ -60,10 +60,11 @@ class BulkService(CapabilityService):
         Conflict
             The idempotency key belongs to another request.
         """
-        keyed = msgspec.structs.replace(item, key=self._key(item.key))
+        keyed = msgspec.structs.replace(item, key=self.own_key(item.key))
         return await self.scope.do(bulks.push_once, keyed)
 
-    def _key(self, key: Key | None) -> Key | None:
+    def own_key(self, key: Key | None) -> Key | None:
+        """Return an idempotency key as it is stored: each tenant has its own."""
         return None if key is None else msgspec.structs.replace(key, operation=self.scope.named(key.operation))
 
     async def answer_once(self, key: Key | None, answer: Callable[[], Awaitable[StoredReply]]) -> StoredReply:
@@ -76,7 +77,7 @@ class BulkService(CapabilityService):
         Conflict
             The key belongs to another request, or the other caller's reply takes too long.
         """
-        if (key := self._key(key)) is None:
+        if (key := self.own_key(key)) is None:
             return await answer()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + MAX_WAIT_SECONDS

@@ -103,14 +103,17 @@ def renew(tx: Transaction, key: Key) -> None:
 
 @for_each
 def finish(tx: Transaction, answer: tuple[Key, StoredReply | None]) -> None:
-    """Store the final response to each request; with ``None``, delete the key so that the request can be repeated."""
+    """Store the final response to each request; with ``None``, delete the key so that the request can be repeated.
+
+    A key stays that has a response already, because what the request asks for was done before it failed.
+    """
     key, reply = answer
     if reply is not None:
         remember(tx, key, reply)
     else:
         tx.execute(
-            "DELETE FROM idempotency_keys WHERE operation = :operation AND key = :key",
-            {"operation": key.operation, "key": key.key},
+            "DELETE FROM idempotency_keys WHERE operation = :operation AND key = :key AND status = :in_progress",
+            {"operation": key.operation, "key": key.key, "in_progress": IN_PROGRESS},
         )
 
 

@@ -6,12 +6,13 @@ Spec: ojs-workflows 11
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 
 from ojster.core.access import CANCEL, ENQUEUE
-from ojster.core.errors import InvalidRequest
+from ojster.core.errors import InvalidRequest, NotFound
 from ojster.jobs.idempotency import StoredReply
 from ojster.server.answer import Answer, encode
 from ojster.server.declared import endpoints_of
@@ -32,6 +33,7 @@ from ojster.workflows.filters import WORKFLOW_FILTER_PARAMETERS, workflow_filter
 from ojster.workflows.read.info import WorkflowInfo
 from ojster.workflows.read.selection import WorkflowConditions, WorkflowFilter
 from ojster.workflows.read.views import MOST_SHOWN_STEPS
+from ojster.workflows.run.start_reply import StartReply, id_alone
 from ojster.workflows.wire import (
     WorkflowBody,
 )
@@ -42,28 +44,23 @@ async def create_workflow(request: HttpRequest) -> Answer:
 
     With the header ``Idempotency-Key``, a repeated request gets the first answer again, for a day.
     """
-    workflows = request.service.workflows
+    workflows, bulk = request.service.workflows, request.service.bulk
     members = await request.members()
+    key = key_of(request, "workflow", request.known_body)
 
     async def create() -> StoredReply:
         new = await workflows.prepare(members)
+        new.key = bulk.own_key(key)
         (workflow_id,) = await workflows.create_many([new])
         body = _workflow(await workflows.show(workflow_id, most_steps=MOST_SHOWN_STEPS)).body
         return StoredReply(201, b'%b,"warnings":%b}' % (body[:-1], encode(new.warnings)) if new.warnings else body)
 
-    reply = await request.service.bulk.answer_once(key_of(request, "workflow", request.known_body), create)
-    workflow_id = msgspec.json.decode(reply.body, type=_Created).workflow.id
-    return Answer(reply.body, reply.status, (location("workflows", workflow_id),))
-
-
-class _Identified(msgspec.Struct):
-    id: str
-
-
-class _Created(msgspec.Struct):
-    """What an answer says of the workflow that was created."""
-
-    workflow: _Identified
+    reply = await bulk.answer_once(key, create)
+    workflow_id, body = msgspec.json.decode(reply.body, type=StartReply).workflow.id, reply.body
+    if reply == id_alone(workflow_id):
+        with suppress(NotFound):  # it was deleted; else its server did not get as far as the answer
+            body = _workflow(await workflows.show(workflow_id, most_steps=MOST_SHOWN_STEPS)).body
+    return Answer(body, reply.status, (location("workflows", workflow_id),))
 
 
 async def show_workflow(request: HttpRequest) -> Answer:

@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from ojster.collections.contents import Promise
 from ojster.core.json_objects import Members, stored_members
 from ojster.core.references import ITEM
+from ojster.jobs.idempotency import Key
 from ojster.jobs.new_job import NewJob, read_job
 from ojster.workflows.node import Node
 from ojster.workflows.plan.members import Problem
@@ -229,6 +230,8 @@ class NewWorkflow(StoredWorkflow, kw_only=True, gc=True):
     """The members of its request, and of those of its steps, that have no effect."""
     notes: list[str] = msgspec.field(default_factory=list)
     """What else its caller learns: violations of schemas that only warn."""
+    key: Key | None = None
+    """The idempotency key of its request: who repeats that learns the id from the moment that the workflow exists."""
 
     @property
     def warnings(self) -> list[str]:

@@ -14,12 +14,14 @@ from typing import Final
 from ojster.collections.contents import promise
 from ojster.core.durations import MINUTE, SECOND
 from ojster.core.errors import BackendUnavailable, Duplicate, OjsterError
+from ojster.jobs.idempotency import remember
 from ojster.storage.call import for_each, returns_refusal
 from ojster.storage.transaction import Transaction
 from ojster.tenancy.quotas import check_tenant_limits
 from ojster.workflows.plan.values import NewWorkflow, Plan
 from ojster.workflows.run.advance import Advance
 from ojster.workflows.run.graph import LoadedGraph, workflow_row
+from ojster.workflows.run.start_reply import id_alone
 from ojster.workflows.run.states import change_workflow
 from ojster.workflows.run.turns import waits_for_turn
 from ojster.workflows.stored_workflow import HIDDEN, StoredWorkflow, WorkflowState, emit
@@ -163,6 +165,8 @@ def _refusal(graph: LoadedGraph, new: NewWorkflow) -> OjsterError | None:
 def _show(run: Advance, workflow: StoredWorkflow, new: NewWorkflow) -> None:
     """Announce a workflow whose nodes exist, and start it if it is due."""
     tx = run.tx
+    if new.key is not None:
+        remember(tx, new.key, id_alone(new.id))
     promise(tx, workflow.seq, new.plan.promises)
     emit(tx, "workflow.created", workflow, total_steps=workflow.jobs)
     is_due = new.scheduled_at is None or new.scheduled_at <= tx.now

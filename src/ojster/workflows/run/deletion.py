@@ -17,6 +17,7 @@ from ojster.jobs.extension import Erasure, hooks
 from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
 from ojster.workflows.run.retention import forget_workflows
+from ojster.workflows.run.start_reply import StartReply, id_alone
 from ojster.workflows.run.states import change_workflow
 from ojster.workflows.stored_workflow import HIDDEN, StoredWorkflow
 
@@ -160,11 +161,11 @@ def _blank_replies(tx: Transaction, erasure: Erasure) -> int | None:
     if last is None:
         return None
     for operation, key, body in tx.execute(_REPLIES, {"after": erasure.position, "last": last}):
-        started = msgspec.json.decode(body, type=_Reply).workflow
+        started = msgspec.json.decode(body, type=StartReply).workflow
         if started.id in erasure.subjects:
             tx.execute(
                 "UPDATE idempotency_keys SET body = :body WHERE operation = :operation AND key = :key",
-                {"operation": operation, "key": key, "body": _encode(_Reply(started))},
+                {"operation": operation, "key": key, "body": id_alone(started.id).body},
             )
     return int(last)
 
@@ -184,16 +185,6 @@ _REPLIES: Final = """
         AND (operation = 'workflow' OR operation LIKE '%/workflow')
         AND status = 201
 """
-
-
-class _Started(msgspec.Struct):
-    id: str
-
-
-class _Reply(msgspec.Struct):
-    """What is left of the answer to a request that started a workflow."""
-
-    workflow: _Started
 
 
 def _release_files(tx: Transaction, erasure: Erasure) -> None:
