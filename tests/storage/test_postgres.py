@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence, Set
 
 import msgspec
 import psycopg
@@ -34,6 +34,7 @@ from ojster.storage.postgres.database import PostgresDatabase
 from ojster.storage.postgres.pipeline import ConnectionLost, translate
 from ojster.storage.postgres.url import parse_postgres_url
 from ojster.storage.transaction import Transaction, TryAgain
+from ojster.tenancy.wire import TenantBody, TenantLimitsBody
 from ojster.workflows.run import due as workflow_due
 from ojster.workflows.run import retention as workflow_retention
 from ojster.workflows.run.fork import Fork
@@ -59,6 +60,9 @@ def guest(postgres_url: str) -> Iterator[psycopg.Connection]:
     with psycopg.connect(parse_postgres_url(postgres_url).conninfo) as connection:
         yield connection
 
+
+THREE_AN_HOUR = {"limit": 3, "period": "PT1H"}
+UNIQUE = {"keys": ["type", "args"]}
 
 COLLECT = {"action": "collect", "collection": "builds", "name": "latest", "replace": True}
 """A reaction that puts the result of its job into a collection."""
@@ -452,6 +456,37 @@ class TestCallersTransactionsThatStayOpen:
         schema = parse_postgres_url(postgres_url).schema
         (rows,) = guest.execute(f"SELECT count(*) FROM {schema}.job_count_slots").fetchone() or (0,)
         assert rows == 1
+        await app.aclose()
+
+    async def test_a_push_that_waits_for_one_counts_once_towards_the_rate_of_its_tenant(
+        self, postgres_url: str, engines: list[Service], guest: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tries = []
+        lock_keys = transaction.PostgresTransaction.lock_keys
+
+        def counting(tx: transaction.PostgresTransaction, keys: Iterable[str]) -> Set[str]:
+            tries.append(held := lock_keys(tx, keys))
+            return held
+
+        monkeypatch.setattr(transaction.PostgresTransaction, "lock_keys", counting)
+        app = App(postgres_url)
+
+        @app.job("t", unique=Unique(), meta={"tenant_id": "acme"})
+        async def t() -> None: ...
+
+        await engines[0].tenants.put("acme", TenantBody(limits=TenantLimitsBody(max_enqueue_rate=THREE_AN_HOUR)))
+        t.enqueue_in(guest)
+        pushing = asyncio.ensure_future(
+            engines[0].jobs.enqueue([request("t", meta={"tenant_id": "acme"}, unique=UNIQUE)])
+        )
+        async with asyncio.timeout(PATIENCE):
+            while sum(map(bool, tries)) < 5 and not pushing.done():
+                await asyncio.sleep(0.01)
+        guest.rollback()
+        (pushed,) = await pushing
+        assert not pushed.existing
+        (limit,) = [use for use in (await engines[0].jobs.explain(pushed.job.id)).limits if use.kind == "pushes"]
+        assert limit.used == 1
         await app.aclose()
 
     async def test_a_queue_whose_only_job_has_already_ended_is_known_as_well(

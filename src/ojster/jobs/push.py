@@ -5,7 +5,7 @@ Spec: ojs-core 7.1 (PUSH), ojs-unique-jobs
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from itertools import groupby, islice
 from operator import attrgetter
 from typing import Any, Final
@@ -41,8 +41,12 @@ class Pushed(msgspec.Struct, gc=False):  # a call makes a thousand: the garbage 
 
 def push(tx: Transaction, groups: Sequence[Group]) -> list[list[Pushed] | OjsterError | Later]:
     """Insert groups of jobs; return the jobs of each group, or the error for which the whole group was refused."""
-    refusals = find_room(tx, groups)
-    admitted = iter(admit(tx, _without(groups, refusals)))
+    # Locked before room is taken: a push that must wait for a key runs again, and would take room each time.
+    held = tx.lock_keys(_unique_keys(groups))
+    refusals: list[OjsterError | None] = [_must_wait(group, held) for group in groups]
+    room = iter(find_room(tx, _without(groups, refusals)))
+    refusals = [refusal or next(room) for refusal in refusals]
+    admitted = iter(admit(tx, _without(groups, refusals), held))
     results = [refusal or next(admitted) for refusal in refusals]
     follow_up_pushes(tx, results)
     settle(tx)  # a replaced or dropped job may belong to a workflow
@@ -77,21 +81,37 @@ def _without(groups: Sequence[Group], refusals: Sequence[OjsterError | None]) ->
     return [group for group, refusal in zip(groups, refusals, strict=True) if refusal is None]
 
 
-def admit(tx: Transaction, groups: Sequence[Group]) -> list[list[Pushed] | OjsterError | Later]:
-    """Insert groups of jobs; for each group, return its jobs, or the error that kept all of them out."""
+def _unique_keys(groups: Sequence[Group]) -> set[str]:
+    return {job.unique_key for group in groups for job in group if job.unique_key is not None}
+
+
+def _must_wait(group: Group, held: Set[str]) -> Later | None:
+    """Return the refusal of a group if another transaction holds one of its unique keys, else ``None``."""
+    if held and any(job.unique_key in held for job in group):
+        return Later("Another open transaction pushes a job with the same unique key. Retry later.")
+    return None
+
+
+def admit(
+    tx: Transaction, groups: Sequence[Group], held: Set[str] | None = None
+) -> list[list[Pushed] | OjsterError | Later]:
+    """Insert groups of jobs; for each group, return its jobs, or the error that kept all of them out.
+
+    ``held``: the unique keys that others have locked, if the caller has locked the rest; ``None``: it has locked none.
+    """
     others = [job for group in groups for job in group if job.model is None]  # copies have neither ids nor keys
     own_ids = [job.id for job in others if job.id_is_given]
     taken = set(tx.find_jobs(own_ids)) if own_ids else set()
-    keys = {job.unique_key for job in others if job.unique_key is not None}
+    keys = _unique_keys([others])
     # A duplicate that another transaction has not committed is invisible, and there is no row to lock yet: the key
     # stands for it. It is tried, not awaited, because the other transaction may be a caller's, and stay open.
-    held = tx.lock_keys(keys)
+    held = tx.lock_keys(keys) if held is None else held
     results: list[list[Pushed] | OjsterError | Later] = []
     waiting: list[Job] = []
     rows = _Rows(tx)
     for group in groups:
-        if held and any(job.unique_key in held for job in group):
-            results.append(Later("Another open transaction pushes a job with the same unique key. Retry later."))
+        if (later := _must_wait(group, held)) is not None:
+            results.append(later)
             continue
         try:
             if own_ids:
