@@ -169,3 +169,28 @@ def test_the_application_is_as_before(app: App) -> None:
         jobs.drain()
         assert run.result() == 3
     assert list(app.execution_middleware) == before
+
+
+def test_a_script_makes_updates_and_gets_their_answers(app: App) -> None:
+    note: Any = app.note  # type: ignore[attr-defined]
+    answers: list[Any] = []
+
+    @app.flow("basket")
+    async def basket(flow: Flow) -> list[str]:
+        flow.state = []
+        await flow.receive("paid", timeout=timedelta(days=3))
+        return list(flow.state)
+
+    @basket.update
+    async def put(flow: Flow, item: str) -> int:
+        flow.state.append(await flow.run(note, item))
+        return len(flow.state)
+
+    def script(run: FlowRun[Any], jobs: JobTester) -> None:
+        begin(run, jobs)
+        answers.append([run.update(put, "tea"), run.update(put, "jam")])
+        run.send("paid")
+
+    assert crash_everywhere(basket, script=script, effects=lambda: sorted(done)) == ["TEA", "JAM"]
+    assert len(answers) > 2
+    assert all(answer == [1, 2] for answer in answers)

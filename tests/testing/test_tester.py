@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
 import subprocess
@@ -19,7 +20,20 @@ from _pytest.outcomes import OutcomeException
 from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import deferred
 
-from ojster import App, Depends, Flow, Gzip, JobContext, JobFailed, JobHandle, Retry, chain, current_job, gate
+from ojster import (
+    App,
+    Depends,
+    Flow,
+    Gzip,
+    JobContext,
+    JobFailed,
+    JobHandle,
+    Retry,
+    UpdateFailed,
+    chain,
+    current_job,
+    gate,
+)
 from ojster.api import in_memory
 from ojster.api.calling_thread import CallersLoop
 from ojster.testing import FakeContext, JobTester, tester
@@ -360,6 +374,60 @@ def test_cron_jobs_do_not_stop_the_clock_of_a_workflow_that_waits() -> None:
         jobs.advance(5)
         jobs.drain()
         assert done == ["tick"]
+
+
+@pytest.mark.parametrize("tenant", [None, "acme"])
+def test_a_blocking_update_runs_the_flow_that_answers_it(tenant: str | None) -> None:
+    local = App("sqlite:///unused.db", tenant=tenant)
+
+    @local.flow("basket")
+    async def basket(flow: Flow) -> None:
+        await flow.receive("paid")
+
+    @basket.update
+    async def put(flow: Flow, item: str) -> int:
+        return await flow.step("count", len, item)
+
+    @basket.update
+    async def wait(flow: Flow) -> None:
+        await flow.receive("delivery")
+
+    @basket.update
+    async def refuse(flow: Flow) -> None:
+        raise ValueError("no such item")
+
+    with JobTester(local) as jobs:
+        run = basket.start()
+        assert run.update(put, "tea") == 3
+        assert run.update(put, "coffee") == 6
+        with pytest.raises(UpdateFailed, match="no such item"):
+            run.update(refuse)
+        with pytest.raises(AssertionError, match=r"does not answer the update 'wait': nothing is left to run\."):
+            run.update(wait)
+        run.send("paid")
+        jobs.finish(run)
+
+
+@pytest.mark.anyio
+async def test_an_update_in_a_task_is_answered_when_the_test_lets_the_flow_run() -> None:
+    local = App("sqlite:///unused.db")
+
+    @local.flow("basket")
+    async def basket(flow: Flow) -> None:
+        await flow.receive("paid")
+
+    @basket.update
+    async def wait(flow: Flow) -> str:
+        return await flow.receive("delivery", str)
+
+    async with JobTester(local) as jobs:
+        run = await basket.astart()
+        answer = asyncio.create_task(run.aupdate(wait))
+        await jobs.adrain()
+        await run.asend("delivery", "tea")
+        while not answer.done():
+            await jobs.adrain()
+        assert await answer == "tea"
 
 
 def test_a_flow_that_polls_without_an_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

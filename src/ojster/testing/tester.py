@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from traceback import walk_tb
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
@@ -20,10 +20,13 @@ from ojster.core.states import JobState
 from ojster.core.values import Seconds, to_seconds
 from ojster.handlers.context import JobContext
 from ojster.handlers.outcomes import JobFailed
+from ojster.handlers.provision import calling_thread
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.queries import Page
 from ojster.testing.expected_call import CONDITIONS, Call, Callee, shown_call
 from ojster.worker.registration import register
+from ojster.workflows.flow import FlowUpdate
+from ojster.workflows.flow_service import FlowService
 
 MAX_JUMPS: Final = 10_000
 """Jumps of the clock after which ``finish`` gives up: a flow that polls may never end."""
@@ -59,7 +62,8 @@ def _is_of_tester(error: Exception) -> bool:
 class JobTester(InMemory):
     """The jobs of an application under test, in a database in memory.
 
-    While it is entered, the application uses this database instead of its own. Nothing runs until ``drain`` runs it.
+    While it is entered, the application uses this database instead of its own. Nothing runs until ``drain`` runs it,
+    or until a blocking ``run.update`` waits for the answer of a flow: it drains, too.
     Plain handlers, also those with ``process=True``, run in the thread of the test, with its connections and
     transactions; in asynchronous tests they run in threads, or in Django's thread of the test.
     The asynchronous methods begin with ``a``; the others block. ``enqueue_in`` and ``start_in`` enqueue at once,
@@ -104,6 +108,40 @@ class JobTester(InMemory):
         self.app: App = app.root
         self._draining = False
         self._errors: list[BaseException | None] = []
+
+    def __enter__(self) -> Self:
+        """Let the application use a new database in memory."""
+        super().__enter__()
+        self._let_updates_run(self._scoped.flows)
+        return self
+
+    def _let_updates_run(self, flows: FlowService) -> None:
+        """Let a blocking call that waits for the answer to an update run the flow: its thread cannot drain."""
+        send, find = flows.update, flows.find_update
+
+        async def ask(
+            workflow_id: str,
+            name: str,
+            args: list[Any],
+            step: str | None = None,
+            idempotency_key: str | None = None,
+            wait_ms: int = 0,
+        ) -> FlowUpdate:
+            if self._draining or not wait_ms or calling_thread.get(None) is None:
+                return await send(workflow_id, name, args, step, idempotency_key, wait_ms)
+            asked = await send(workflow_id, name, args, step, idempotency_key)
+            if asked.state == "waiting":  # a key that was sent before has its answer
+                await self.adrain(check=False)
+                asked = await find(workflow_id, str(asked.id))
+            if asked.state == "waiting":
+                raise AssertionError(
+                    f"The flow of the workflow {workflow_id} does not answer the update {name!r}: nothing is left to "
+                    "run. If its handler waits for a time or a message, await run.aupdate(…) in a task, and advance "
+                    "the time or send the message meanwhile."
+                )
+            return asked
+
+        flows.update = ask  # type: ignore[method-assign]
 
     def _leave(self) -> None:
         if self._fail in self.app.execution_middleware:
