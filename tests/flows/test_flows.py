@@ -348,6 +348,37 @@ async def test_a_run_takes_the_new_way_of_a_changed_function_unless_it_had_passe
     assert await result(bench) == ["FIRST", "CHECK", "2"]
 
 
+@pytest.mark.parametrize("reached", [False, True])
+async def test_a_run_that_sleeps_behind_a_changed_place_sleeps_no_longer_for_the_change(
+    bench: FlowBench, reached: bool
+) -> None:
+    is_new = False
+
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> list[Any]:
+        await flow.run(bench.note, "first")
+        began_at = flow.now
+
+        async def sleep_twice() -> float:
+            await flow.sleep(300)
+            await flow.sleep(300)
+            return round((flow.now - began_at).total_seconds())
+
+        slept = 0.0 if reached else await sleep_twice()
+        is_patched = is_new and flow.patched("check")
+        if is_patched:
+            await flow.run(bench.note, "check")
+        return [is_patched, await sleep_twice() if reached else slept]
+
+    await bench.start(order.s())
+    await bench.work()
+    bench.clock.advance(400)
+    await bench.run_all_due()
+    await bench.work()  # it sleeps for the second time
+    is_new = True
+    assert await result(bench) == [not reached, 600]
+
+
 async def test_an_old_run_takes_the_new_way_from_the_next_round_of_a_loop_on(bench: FlowBench) -> None:
     is_new = False
 

@@ -228,12 +228,15 @@ class FlowExecution(StepCommits):
         return Raw(b"null") if ended.result is UNSET else ended.result
 
     def mark(self, id: str) -> bool:
-        """Return whether the function takes the new way at a changed place: there is a mark, or nothing behind it."""
+        """Return whether the function takes the new way at a changed place: there is a mark, or nothing behind it.
+
+        A sleep leaves no record: a run that came here before it waited last has passed the place, too.
+        """
         self._check_open()
         key = self.keys.mark_of(id)
         if key in self._records:
             self._past.unreached -= 1
-        elif self._past.unreached == 0:
+        elif self._past.unreached == 0 and self.loop.now >= self._past.waited_at:
             self._new[key] = NewRecord(key, "patch", id, self.loop.now)
         else:
             return False

@@ -31,6 +31,8 @@ class ExportedFlow(msgspec.Struct, frozen=True, kw_only=True):
         The time of the server, in microseconds since the epoch.
     records:
         What the flow has asked for, and how it has ended. Results that are kept as files are in it.
+    waited_at:
+        The time at which it left a worker last, to wait.
     """
 
     workflow_id: str
@@ -42,6 +44,7 @@ class ExportedFlow(msgspec.Struct, frozen=True, kw_only=True):
     exported_at: int
     records: list[FlowRecord]
     meta: dict[str, Any] = {}
+    waited_at: int | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -52,7 +55,9 @@ class ExportedFlow(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def known(self) -> FlowRecords:
         """What a worker gets that runs the flow."""
-        return FlowRecords(self.workflow_id, 0, self.exported_at, self.records, flow=self.flow)
+        return FlowRecords(
+            self.workflow_id, 0, self.exported_at, self.records, flow=self.flow, waited_at=self.waited_at
+        )
 
 
 async def export_flow(client: Client, workflow_id: str, step: str | None = None) -> ExportedFlow:
@@ -108,6 +113,7 @@ async def _without_results(client: Client, workflow_id: str, step: str | None) -
         state=job.state if job.state in FINISHED else "running",
         exported_at=known.now,
         records=known.records,
+        waited_at=known.waited_at,
     )
 
 

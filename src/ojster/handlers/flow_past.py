@@ -46,6 +46,8 @@ class FlowPast:
         What the random numbers of the flow follow from: in a fork, what they followed from in the first run.
     args:
         The arguments with which the function began anew, as JSON; ``None``: those of its job.
+    waited_at:
+        The time at which the flow left a worker last: what it came to before, it has passed.
     unreached:
         The number of records that the function has not asked for, and of answers that it has not given again.
     """
@@ -67,6 +69,7 @@ class FlowPast:
         self.latest = max((max(record.asked_at, record.seen_at or 0) for record in own), default=0)
         self.place = max((record.place or 0 for record in records.records), default=0)
         self.known = sum(counts(record) or record.kind == "step" for record in records.records)
+        self.waited_at = records.waited_at or 0
         self.unreached = sum(record.kind in (*ASKED_FOR, "answer") for record in records.records)
         self._streamed = {
             record.name: msgspec.json.decode(record.result, type=int)

@@ -14,9 +14,10 @@ class Patches:
     def patched(self, id: str) -> bool:
         """Return whether the run takes the new way at this place of a changed function.
 
-        True in runs that begin with the changed function, and in those that have recorded nothing behind this place:
-        that is recorded, and stays so. False in runs that had passed the place before the change. In a loop each call
-        is a place of its own, so that an old run takes the new way from the next round on.
+        True in runs that begin with the changed function, and in those that have not come to this place before: that
+        is recorded, and stays so. False in runs that had passed the place before the change, also in those that sleep
+        behind it. In a loop each call is a place of its own, so that an old run takes the new way from the next round
+        on.
 
         Parameters
         ----------

@@ -297,6 +297,8 @@ class FlowRecords(Struct, frozen=True):
         Whether the flow has left its worker.
     flow:
         Number of the flow in its workflow, the same each time it runs; 0 after a turn.
+    waited_at:
+        The time at which it left a worker last, to wait; ``None`` after a turn, and if it has not left one.
     """
 
     workflow_id: str
@@ -305,6 +307,7 @@ class FlowRecords(Struct, frozen=True):
     records: list[FlowRecord]
     suspended: bool = False
     flow: int = 0
+    waited_at: int | None = None
 
 
 class FlowMessage(Struct, frozen=True):

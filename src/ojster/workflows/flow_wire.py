@@ -84,14 +84,15 @@ class FlowAnswer(Struct):
     records: list[FlowRecord]
     suspended: bool
     flow: Count
+    waited_at: Count | None = None
 
     @classmethod
     def of(cls, records: FlowRecords) -> FlowAnswer:
-        return cls(records.workflow_id, records.version, records.now, records.records, records.suspended, records.flow)
+        return cls(*(getattr(records, name) for name in cls.__struct_fields__))
 
     def content(self) -> FlowRecords:
         """Return the records in the answer."""
-        return FlowRecords(self.workflow_id, self.version, self.now, self.records, self.suspended, self.flow)
+        return FlowRecords(*(getattr(self, name) for name in self.__struct_fields__))
 
 
 class MessageBody(Struct):

@@ -1,4 +1,4 @@
-"""Where flows wait, and for how long they have slept: kept for people who look at them, and not read by workers."""
+"""Where flows wait, and for how long they have slept: kept for people. Workers get only when it last did."""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ from ojster.storage.transaction import Query, Row, RunningAttempt, Transaction
 from ojster.workflows.flow import (
     GIVEN_UP,
     LISTENING,
+    POSITION,
     RECEIVING,
     TOLD,
     FlowReading,
@@ -76,8 +77,13 @@ def find_records(tx: Transaction, items: Sequence[FlowReading]) -> list[FlowReco
     versions, wholes, *lasts = tx.execute_together([(_versions(tx), seqs), (_whole(tx), whole), *_ends(known)])
     workflows = {seq: (id, version) for seq, id, version in versions}
     records: dict[int, list[FlowRecord]] = {}
+    waited_at: dict[int, int] = {}
     for flow, *row in wholes:
-        records.setdefault(flow, []).append(_record(row))
+        record = _record(row)
+        if record.key == POSITION:
+            waited_at[flow] = record.asked_at
+        else:
+            records.setdefault(flow, []).append(record)
     ends = dict(zip(known, map(_records, lasts), strict=True))
     results: list[FlowRecords | OjsterError] = []
     for item in items:
@@ -86,7 +92,8 @@ def find_records(tx: Transaction, items: Sequence[FlowReading]) -> list[FlowReco
             results.append(no_job(item.job_id) if job is None else _no_flow(job))
         else:
             own = records.get(job.node, []) if item.after is None else ends[job.node, item.after]
-            results.append(FlowRecords(*workflows[job.workflow], tx.now, own, flow=job.node))
+            waited = waited_at.get(job.node)
+            results.append(FlowRecords(*workflows[job.workflow], tx.now, own, flow=job.node, waited_at=waited))
     return results
 
 
@@ -95,7 +102,7 @@ def _versions(tx: Transaction) -> str:
 
 
 def _whole(tx: Transaction) -> str:
-    return f"SELECT flow, {_COLUMNS} FROM flow_records WHERE flow {tx.among} AND kind NOT IN ('position', 'sleep')"
+    return f"SELECT flow, {_COLUMNS} FROM flow_records WHERE flow {tx.among} AND kind <> 'sleep'"
 
 
 def _ends(known: Iterable[tuple[int, int]]) -> list[Query]:
