@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ojster import App, Flow, chain
+from ojster import App, Flow, WorkflowFailed, chain
 from ojster.core.errors import Conflict, InvalidRequest, NotFound
 from ojster.service import Service
 from ojster.workflows.read.info import WorkflowInfo
@@ -317,3 +317,17 @@ async def test_a_step_of_a_flow_inside_of_a_chain_is_none_of_the_chain(bench: Fl
     await fork(bench, "f")
     assert await result(bench) == "A"
     assert bench.done == ["a"]
+
+
+async def test_the_error_of_a_message_of_another_type_names_the_step_to_fork_from(bench: FlowBench) -> None:
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> int:
+        return await flow.receive("go", int) + await flow.receive("go", int)
+
+    await bench.start(order.s())
+    for message in (1, "2"):
+        await bench.send("go", message)
+    with pytest.raises(WorkflowFailed, match=r"Expected `int`, got `str`.* fork the run from 'go#2' with the right"):
+        await result(bench)
+    await fork(bench, "go#2", result=2)
+    assert await result(bench) == 3

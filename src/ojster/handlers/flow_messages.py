@@ -225,7 +225,10 @@ class Messages:
         try:
             return converted_to(type, data)
         except msgspec.ValidationError as error:
-            raise TypeError(f"The message {record.name!r} is not what the flow receives: {error}.") from None
+            raise TypeError(
+                f"The message {record.name!r} is not what the flow receives: {error}. A retry gets the same message: "
+                f"catch this error in the function, or fork the run from {record.key!r} with the right result."
+            ) from None
 
     @property
     def state(self) -> Any:
