@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -24,10 +25,11 @@ from ojster.jobs.claim_policy import Claim
 from ojster.jobs.interventions import DeadLetterRetry, retry_dead
 from ojster.jobs.messages import Acknowledgement
 from ojster.queues import claim_policies, gates, limits
-from ojster.queues.limits import Override, key_of_queue
+from ojster.queues.limits import Limit, Override, key_of_queue
 from ojster.service import Service
 from ojster.storage.open import open_database
 from ojster.storage.postgres.url import parse_postgres_url
+from ojster.storage.transaction import Transaction
 from tests.conftest import Bench, Clock, request
 from tests.waiting import LONG_WAIT, PATIENCE
 
@@ -279,8 +281,9 @@ async def test_a_pause_is_for_those_who_share_a_key_and_ends(bench: Bench) -> No
 
 @pytest.mark.parametrize("prefix", ["", "tenant:"])
 async def test_nobody_starves_among_many_keys(bench: Bench, monkeypatch: pytest.MonkeyPatch, prefix: str) -> None:
-    monkeypatch.setattr(gates, "MAX_KEYS_PER_READ", 5)
-    monkeypatch.setattr(claim_policies, "MAX_KEYS_PER_READ", 5)
+    monkeypatch.setattr(claim_policies, "FIRST_KEYS", 5)
+    monkeypatch.setattr(claim_policies, "MOST_KEYS", 7)
+    monkeypatch.setattr(claim_policies, "MAX_WINDOWS", 2)
     keys = [f"{prefix}{first}{second}" for first in "aBc1" for second in "wxyz"]
     await bench.service.jobs.enqueue([request(rate_limit={"key": key, "concurrency": 1}) for key in keys * 2])
     started: Counter[str | None] = Counter()
@@ -289,6 +292,84 @@ async def test_nobody_starves_among_many_keys(bench: Bench, monkeypatch: pytest.
         if len(started) == len(keys):
             break
     assert started == dict.fromkeys(keys, 1)
+
+
+@pytest.mark.parametrize("limit", [{"concurrency": 1}, {"limit": 1, "period": "PT1H"}])
+async def test_keys_whose_jobs_wait_cost_no_further_claim_a_gate(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, limit: dict[str, Any]
+) -> None:
+    keys = [f"key{number}" for number in range(30)]
+    await bench.service.jobs.enqueue([request(rate_limit={"key": key} | limit) for key in keys * 2])
+    while await bench.fetch(count=100):
+        pass
+    made: list[str] = []
+
+    class Counted(gates.Gate):
+        def __init__(self, tx: Any, limit: Limit, active: int) -> None:
+            made.append(limit.key)
+            super().__init__(tx, limit, active)
+
+    monkeypatch.setattr(claim_policies, "Gate", Counted)
+    assert await bench.fetch() == []
+    assert made == []
+    await push(bench, "new", **limit)
+    assert [job.limit_key for job in await bench.fetch()] == ["new"]
+    assert made == ["new"]
+
+
+EMPTY: dict[str, Any] = {
+    **dict.fromkeys(("concurrency", "rate_limit", "rate_period", "throttle_limit", "throttle_period"), None),
+    **dict.fromkeys(("override", "override_until", "exceeded"), None),
+    **dict.fromkeys(("window_started_at", "window_used", "next_start_at", "blocked_until"), 0),
+    "on_limit": "wait",
+}
+"""The columns of a limit that limits nothing."""
+
+
+async def test_exactly_the_keys_are_passed_over_whose_gates_are_closed_and_have_been_told(bench: Bench) -> None:
+    now = bench.clock.now
+    rate = {"rate_limit": 2, "rate_period": 5, "window_used": 2}
+    throttle = {"throttle_limit": 1, "throttle_period": 9}
+    choices: list[list[dict[str, Any]]] = [
+        [{"exceeded": None}, {"exceeded": "rate"}],
+        [{"on_limit": "wait"}, {"on_limit": "drop"}],
+        [{}, {"override": b'{"concurrency":9}'}, {"override": b"{}", "override_until": now}],
+        [{}, {"blocked_until": now}, {"blocked_until": now + 1}],
+        [
+            {},
+            rate | {"window_started_at": now - 5},
+            rate | {"window_started_at": now - 4},
+            rate | {"window_started_at": now - 4, "window_used": 1},
+        ],
+        [{"next_start_at": now + 1}, throttle | {"next_start_at": now}, throttle | {"next_start_at": now + 1}],
+        [{}, {"concurrency": 1}, {"concurrency": 2}],
+    ]
+    cases = [EMPTY | dict(item for part in parts for item in part.items()) for parts in itertools.product(*choices)]
+    keys = {f"key{number}": case for number, case in enumerate(cases)}
+    for limit in ({"concurrency": 1}, {}):  # of each key, one job runs and one waits
+        await bench.service.jobs.enqueue([request(rate_limit={"key": key} | limit) for key in keys])
+        while limit and await bench.fetch(count=1_000):
+            pass
+
+    def compare(tx: Transaction, requests: Sequence[None]) -> list[tuple[set[str], set[str]]]:
+        changes = ", ".join(f"{name} = ?" for name in EMPTY)
+        rows = [(*[case[name] for name in EMPTY], key) for key, case in keys.items()]
+        tx.execute_many(f"UPDATE rate_limits SET {changes} WHERE key = ?", rows)
+        look = gates.look_at_keys(tx, "default", "", "", 10_000)
+        passed_over = keys.keys() - {head.limit.key for head in look.heads}
+        closed = set()
+        for key in keys:
+            limit = limits.find_limit(tx, key)
+            assert limit is not None
+            gate = gates.Gate(tx, limit, limits.count_active(tx, key))
+            if gate.strategy and limit.exceeded and limit.on_limit == "wait" and not limit.overridden(tx.now):
+                closed.add(key)
+        assert (look.last, look.is_end) == (max(keys), True)
+        return [(passed_over, closed)]
+
+    passed_over, closed = await bench.run(compare, None)
+    assert passed_over == closed
+    assert len(closed) > 100
 
 
 async def test_an_open_transaction_of_a_caller_stops_no_claims(postgres_url: str, clock: Clock) -> None:

@@ -21,7 +21,7 @@ from ojster.jobs.claim_position import last_places
 from ojster.jobs.failure import Failure
 from ojster.jobs.transitions import finish, note_failure, write_states
 from ojster.queues.fairness import STRICT, FairnessState, Sharing
-from ojster.queues.gates import MAX_KEYS_PER_READ, Gate, Head, heads
+from ojster.queues.gates import FIRST_KEYS, MOST_KEYS, Gate, Head, look_at_keys
 from ojster.queues.limits import RESCHEDULE_DELAY_US, Limit, count_active, find_limit, key_of_queue
 from ojster.queues.pool import Pool, pools_by_name
 from ojster.queues.pools import count_active_jobs, is_starved, pool_capacity
@@ -37,7 +37,7 @@ LIMITED_JOBS_WAIT: Final[UsageProbes] = {
     "limits": "'' WHERE EXISTS (SELECT 1 FROM jobs WHERE state = 'available' AND limit_key IS NOT NULL)"
 }
 
-MAX_WINDOWS: Final = 20
+MAX_WINDOWS: Final = 10
 """Maximum number of times a claim looks at more keys of a queue, while those before have no room."""
 
 MAX_TURNED_AWAY: Final = 100
@@ -167,19 +167,22 @@ class KeyLimitPolicy(ClaimPolicy):
         return select_available(self.tx, share, kind, parameters, limit)
 
     def _windows(self, queue: str, tenant: str) -> Iterator[list[Head]]:
-        """Return the keys that have jobs in a queue, some at a time, beginning where the last claim ended."""
+        """Return keys that have jobs in a queue and may have room, some at a time, from where the last claim ended."""
         places, here = last_places(self.tx), (queue, tenant)
         start = after = places.get(here, "")
-        wrapped = False
+        most, wrapped = FIRST_KEYS, False
         for _ in range(MAX_WINDOWS):
-            some = heads(self.tx, queue, tenant, after)
-            is_last = len(some) < MAX_KEYS_PER_READ
+            look = look_at_keys(self.tx, queue, tenant, after, most)
+            some, is_last = look.heads, look.is_end
+            if look.last is not None:
+                places[here] = after = look.last
             if wrapped:
-                is_last = is_last or some[-1].limit.key >= start
+                is_last = is_last or after >= start
                 some = [head for head in some if head.limit.key <= start]  # later keys were examined before
             if some:
-                places[here] = after = some[-1].limit.key
                 yield some
+            else:
+                most = min(2 * most, MOST_KEYS)
             if is_last:
                 if wrapped or not start:
                     places.pop(here, None)

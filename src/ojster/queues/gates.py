@@ -15,8 +15,11 @@ from ojster.queues.limits import ACTIVE_WITH_KEY, LIMIT_COLUMNS, Limit, count_ac
 from ojster.queues.wire import show_limits
 from ojster.storage.transaction import Transaction
 
-MAX_KEYS_PER_READ: Final = 200
-"""Maximum number of keys that a claim reads from one queue at a time."""
+FIRST_KEYS: Final = 200
+"""Number of keys that a claim first looks at in a queue."""
+
+MOST_KEYS: Final = 1_600
+"""Maximum number of keys that a claim looks at in one statement, after others of which none had room."""
 
 
 class Gate:
@@ -151,26 +154,67 @@ class Head(msgspec.Struct, frozen=True):
 
 _COLUMNS_OF_R: Final = ", ".join(f"r.{column.strip()}" for column in LIMIT_COLUMNS.split(","))
 
-_HEADS: Final = f"""
-    SELECT
-        j.priority, j.seq, (SELECT count(*) FROM jobs WHERE {ACTIVE_WITH_KEY} = first.name), first.name,
-        {_COLUMNS_OF_R}
-    FROM ({next_values("limit_key", AVAILABLE_HERE)}) AS first
-    JOIN jobs AS j ON j.seq = (
-        SELECT seq {AVAILABLE_HERE} AND limit_key = first.name ORDER BY priority DESC, seq LIMIT 1
+_ACTIVE: Final = f"(SELECT count(*) FROM jobs WHERE {ACTIVE_WITH_KEY} = waiting.name)"
+
+# What a `Gate` finds closed, in words of the table. It is for keys that need no gate: their jobs wait, and it is told
+# already that they do.
+_CLOSED: Final = f"""
+    r.exceeded IS NOT NULL
+    AND r.on_limit = 'wait'
+    AND (r.override IS NULL OR r.override_until <= :now)
+    AND (
+        r.blocked_until > :now
+        OR (r.window_used >= r.rate_limit AND r.window_started_at + r.rate_period > :now)
+        OR (r.throttle_limit IS NOT NULL AND r.next_start_at > :now)
+        OR r.concurrency <= {_ACTIVE}
     )
-    LEFT JOIN rate_limits AS r ON r.key = first.name
-    ORDER BY first.name
 """
 
+_HEADS: Final = f"""
+    WITH waiting AS MATERIALIZED ({next_values("limit_key", AVAILABLE_HERE)})
+    SELECT j.priority, j.seq, {_ACTIVE}, waiting.name, {_COLUMNS_OF_R}
+    FROM waiting
+    LEFT JOIN rate_limits AS r ON r.key = waiting.name
+    JOIN jobs AS j ON j.seq = (
+        SELECT seq {AVAILABLE_HERE} AND limit_key = waiting.name ORDER BY priority DESC, seq LIMIT 1
+    )
+    WHERE NOT COALESCE({_CLOSED}, false)
+    UNION ALL
+    SELECT NULL, NULL, count(*), max(name), {", ".join(["NULL"] * len(LIMIT_COLUMNS.split(",")))}
+    FROM waiting
+"""
+"""The last row by priority, which has none, says how many keys were looked at, and the last of them."""
 
-def heads(tx: Transaction, queue: str, tenant: str, after: str) -> list[Head]:
-    """Return the next available job of each key after ``after``, for a tenant in a queue, ordered by key.
 
-    At most ``MAX_KEYS_PER_READ`` jobs.
+class KeyLook(msgspec.Struct, frozen=True):
+    """A look at some keys that have jobs in a queue.
+
+    Attributes
+    ----------
+    heads:
+        The next job of each key that may have room, in any order.
+    last:
+        The last key of all that were looked at; ``None``: there was none.
+    is_end:
+        Whether there are no further keys.
     """
-    rows = tx.execute(_HEADS, {"queue": queue, "tenant": tenant, "after": after, "most": MAX_KEYS_PER_READ})
-    return [
-        Head(priority, seq, Limit(name) if columns[0] is None else limit_of(columns), active)
-        for priority, seq, active, name, *columns in rows
-    ]
+
+    heads: list[Head]
+    last: str | None
+    is_end: bool
+
+
+def look_at_keys(tx: Transaction, queue: str, tenant: str, after: str, most: int) -> KeyLook:
+    """Look at the keys behind ``after`` that have available jobs of a tenant in a queue: at most so many.
+
+    Keys that surely have no room are passed over at once: there may be thousands.
+    """
+    heads: list[Head] = []
+    last, looked_at = None, 0
+    values = {"queue": queue, "tenant": tenant, "after": after, "most": most, "now": tx.now}
+    for priority, seq, number, name, *columns in tx.execute(_HEADS, values):
+        if priority is None:
+            last, looked_at = name, number
+        else:
+            heads.append(Head(priority, seq, Limit(name) if columns[0] is None else limit_of(columns), number))
+    return KeyLook(heads, last, looked_at < most)
