@@ -35,7 +35,7 @@ def install(service: Service) -> None:
         return await enqueue(request)
 
     async def direct(heartbeat: Heartbeat, pulse: HeartbeatResponse) -> str | None:
-        requests = [(id, None) for id in heartbeat.active_jobs]
+        requests = [(id, None, True) for id in heartbeat.active_jobs]
         jobs = await service.database.read_many(find, requests) if requests else ()
         found = (job.meta.get(_DIRECTIVE) for job in jobs if isinstance(job, Job))
         return next((str(directive) for directive in found if directive), None)

@@ -321,7 +321,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert kept == Counter((job.queue, job.state) for job in self.model.jobs.values())
 
     async def _find_all(self) -> list[Job]:
-        found = await self.database.run_many(queries.find, [(id, None) for id in self.model.jobs])
+        found = await self.database.run_many(queries.find, [(id, None, True) for id in self.model.jobs])
         return [accepted(one) for one in found]
 
 

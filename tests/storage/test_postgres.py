@@ -410,7 +410,7 @@ class TestManyServers:
     async def test_a_number_that_the_database_cannot_hold_is_refused(self, engines: list[Service]) -> None:
         from ojster.fleet.workers import Heartbeat
 
-        with pytest.raises(InvalidRequest, match="refuses a value"):
+        with pytest.raises(InvalidRequest, match="A number is out of range"):
             await engines[0].fleet.beat(Heartbeat("w", pid=2**70))
 
 

@@ -196,8 +196,8 @@ class PostgresDatabase(Database):
     def _look_around(self, connection: psycopg.Connection) -> None:
         """Refresh the clock, the settings and all waiters, in case notifications were missed."""
         if self._server_clock.measure(connection):
-            # No time has passed in which leases could run out. Workers extend them by this clock as soon as their own
-            # process has measured it, too.
+            # No time has passed in which leases could run out. They are extended by this clock as soon as the processes
+            # of those who hold them have measured it, too.
             self.outages.begin(HEARTBEAT + OUTAGE_GRACE_SECONDS)
         self.memory.forget()
         self._look_for_work()
