@@ -26,6 +26,7 @@ from ojster.core.timestamps import format_timestamp, system_clock
 from ojster.core.version import __version__
 from ojster.files.store import DirectoryStore, FileStore
 from ojster.storage.migrations import refuse_newer, scripts
+from ojster.storage.sqlite.open_files import refuse_second_name
 from ojster.storage.sqlite.schema import schema_version
 
 FORMAT: Final = 1
@@ -61,8 +62,8 @@ def back_up(database: Path, target: Path, store: FileStore | None) -> ArchiveSum
     Raises
     ------
     BackendUnavailable
-        The database does not exist, was made by a newer Ojster or by one that was never released, or cannot be read or
-        written to the archive.
+        The database does not exist, has several names (hard links), was made by a newer Ojster or by one that was
+        never released, or cannot be read or written to the archive.
     Conflict
         The archive exists.
     InvalidRequest
@@ -70,6 +71,7 @@ def back_up(database: Path, target: Path, store: FileStore | None) -> ArchiveSum
     """
     if not database.exists():
         raise BackendUnavailable(f"There is no database file {database}. Check --url.")
+    refuse_second_name(database)
     if target.exists():
         raise Conflict(f"{target} exists. Choose another name, or remove it.")
     unfinished = target.with_name(target.name + ".part")

@@ -8,9 +8,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from ctypes import addressof, c_int
 from pathlib import Path
 from typing import Final, TypeVar
+from weakref import WeakKeyDictionary
 
 import apsw
 
@@ -24,6 +24,7 @@ from ojster.storage.sqlite.disk_space import Room
 from ojster.storage.sqlite.lane import Lane, forks
 from ojster.storage.sqlite.lock import BUSY_TIMEOUT, LockWait
 from ojster.storage.sqlite.notifier import SocketNotifier
+from ojster.storage.sqlite.open_files import OpenFiles
 from ojster.storage.sqlite.schema import create_in_memory, migrate
 from ojster.storage.sqlite.settings_watch import SettingsWatch, mark_change
 from ojster.storage.sqlite.statements import STATEMENTS, plan_once
@@ -74,11 +75,14 @@ class SqliteDatabase(Database):
         self._steady_clock: SteadyClock | None = None
         if synchronous not in ("FULL", "NORMAL"):
             raise ValueError(f"synchronous must be FULL or NORMAL, not {synchronous!r}")
-        self.path = path
         self._in_memory = path == ":memory:"
+        # Connections are also opened later, when the working directory, or a link in the path, may be another.
+        self.path = path if self._in_memory else os.path.realpath(path)
         self._synchronous = synchronous
-        self._room = None if self._in_memory else Room(Path(path).absolute().parent)
+        self._room = None if self._in_memory else Room(Path(self.path).parent)
         self._lanes: list[Lane] = []
+        self._files = WeakKeyDictionary[apsw.Connection, OpenFiles]()
+        self._files_lock = threading.Lock()
         self._callers: Lane | None = None
         self._settings_watch = SettingsWatch(self.memory)
         self._checkpoint_wanted = threading.Event()
@@ -156,7 +160,11 @@ class SqliteDatabase(Database):
 
     def _connect(self) -> apsw.Connection:
         flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if self._in_memory else 0)
+        with self._files_lock:  # with another log, it would spoil what the connections of this process have written
+            for others in self._files.values():
+                others.check()
         try:
+            files = None if self._in_memory else OpenFiles(self.path)
             connection = apsw.Connection(self.path, flags=flags, statementcachesize=STATEMENTS)
             plan_once(connection)
             connection.set_busy_handler(LockWait(self.path, self.outages.begin))
@@ -164,6 +172,10 @@ class SqliteDatabase(Database):
             _use_write_ahead_log(connection)
             for pragma in (f"synchronous = {self._synchronous}", f"cache_size = -{CACHE_KIB}"):
                 connection.execute(f"PRAGMA {pragma}").fetchall()
+            if files is not None:
+                files.note_beside(connection)
+                with self._files_lock:
+                    self._files[connection] = files
         except (apsw.Error, OSError) as error:
             why = _why(error) if isinstance(error, apsw.Error) else error
             raise BackendUnavailable(f"Cannot open the database file {self.path}: {why}.") from error
@@ -215,12 +227,12 @@ class SqliteDatabase(Database):
             raise BackendUnavailable(f"The database file {self.path} cannot be read: {_why(error)}.") from error
 
     def _transaction(self, connection: apsw.Connection) -> SqliteTransaction:
-        if not self._in_memory and _has_moved(connection):
-            self.outages.begin()
-            raise BackendUnavailable(
-                f"The database file {self.path} was moved, removed or replaced after this process had opened it. "
-                "Put it back, or restart the process to use what is there now."
-            )
+        if not self._in_memory:
+            try:
+                self._files[connection].check()
+            except BackendUnavailable:
+                self.outages.begin()
+                raise
         return SqliteTransaction(
             connection,
             self.clock(),
@@ -255,16 +267,6 @@ class SqliteDatabase(Database):
                 log.debug("checkpoint skipped: another process runs one")
             except apsw.Error as error:
                 log.error("checkpoint of the write-ahead log failed: %s", error)
-
-
-def _has_moved(connection: apsw.Connection) -> bool:
-    """Return whether the path leads to another file than the open one, or to none: what is written would be lost.
-
-    SQLite itself looks at this only if it does not use a write-ahead log.
-    """
-    moved = c_int()
-    connection.file_control("main", apsw.SQLITE_FCNTL_HAS_MOVED, addressof(moved))
-    return bool(moved.value)
 
 
 def _why(error: apsw.Error) -> str:
