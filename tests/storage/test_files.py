@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import apsw
 import pytest
@@ -23,7 +24,7 @@ from ojster.storage.sqlite.disk_space import PAGE_BYTES
 from ojster.storage.sqlite.notifier import SocketNotifier
 from ojster.storage.sqlite.schema import migrate
 from tests.conftest import request
-from tests.waiting import LONG_WAIT, PATIENCE
+from tests.waiting import LONG_WAIT, PATIENCE, until
 
 pytestmark = pytest.mark.anyio
 
@@ -189,3 +190,23 @@ async def test_the_write_ahead_log_stays_small_under_a_steady_load(tmp_path: Pat
         largest = max(largest, (tmp_path / "jobs.db-wal").stat().st_size)
     await service.close()
     assert largest < (MAX_LOG_PAGES + 4_000) * 4200
+
+
+async def test_checkpoints_run_again_after_one_whose_connection_could_not_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As while a process has as many open files as it may have."""
+    file = tmp_path / "jobs.db"
+    service = Service(open_database(f"sqlite:///{file}"))
+    await service.jobs.enqueue([request()])
+    await service.jobs.select()  # the connections to write and to read are open now
+    monkeypatch.setattr("ojster.storage.sqlite.database.CHECKPOINT_PAGES", 1)
+    with monkeypatch.context() as patched:
+        full = Mock(side_effect=apsw.CantOpenError("unable to open database file"))
+        patched.setattr("ojster.storage.sqlite.database._use_write_ahead_log", full)
+        await service.jobs.enqueue([request()])
+        await asyncio.to_thread(until, lambda: "checkpoint of the write-ahead log failed" in caplog.text)
+    before = file.stat().st_size
+    await service.jobs.enqueue([request()])
+    await asyncio.to_thread(until, lambda: file.stat().st_size > before)
+    await service.close()

@@ -255,7 +255,10 @@ class SqliteDatabase(Database):
         lane = self._lane(self._connect)
         while self._checkpoint_wanted.wait() and not self._closing:  # the last connection that is closed runs one, too
             self._checkpoint_wanted.clear()
-            lane.run(self._copy_log)
+            try:
+                lane.run(self._copy_log)
+            except BackendUnavailable as error:  # its connection cannot be opened at this moment
+                log.error("checkpoint of the write-ahead log failed: %s", error)
 
     def _copy_log(self, connection: apsw.Connection) -> None:
         with self._checkpointing:
