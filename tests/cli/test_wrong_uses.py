@@ -176,6 +176,7 @@ def test_a_server_says_once_where_its_dashboard_is(newcomer: Newcomer, processes
 def test_a_database_that_is_somewhere_else_is_named(newcomer: Newcomer) -> None:
     """The application names its database; the command line knows the variable and ``--url`` alone."""
     (newcomer.folder / "a.db").write_text("no database")
+    os.mkfifo(newcomer.folder / "b.db")
     code, said = newcomer.ojster("jobs", "list", OJSTER_DATABASE_URL="")
     assert (code, "Check --url" in said) == (5, True), said
     newcomer.run("-c", "import shop; shop.mail.enqueue('ann')")

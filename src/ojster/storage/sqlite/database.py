@@ -296,6 +296,8 @@ def _create(path: Path) -> None:
 
 def has_jobs(file: Path) -> bool:
     """Return whether a file is a database of Ojster. Nothing in it is changed."""
+    if not file.is_file():  # a named pipe would keep its reader waiting
+        return False
     with suppress(apsw.Error), closing(apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
         return _tables(connection) >= _OWN_TABLES
     return False
