@@ -58,7 +58,13 @@ def test_a_newer_schema_is_refused_with_a_clear_message(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     (tmp_path / "jobs.db").write_text("this is a text, and a long one at that; no database begins like this" * 10)
-    with pytest.raises(BackendUnavailable, match="not a database"):
+    with pytest.raises(BackendUnavailable, match=r"not a database\. Check the path, or restore a backup\."):
+        open_database(f"sqlite:///{tmp_path}/jobs.db")
+
+
+def test_a_folder_is_no_database_file(tmp_path: Path) -> None:
+    (tmp_path / "jobs.db").mkdir()
+    with pytest.raises(BackendUnavailable, match=r"unable to open database file\. Check the path, and the rights"):
         open_database(f"sqlite:///{tmp_path}/jobs.db")
 
 
@@ -97,7 +103,7 @@ async def test_a_file_that_is_damaged_while_it_is_in_use_is_an_outage(tmp_path: 
         file.seek(30 * PAGE_BYTES)
         file.write(b"!" * (path.stat().st_size - file.tell()))
     for call in (service.jobs.select(), service.jobs.enqueue([request()])):
-        with pytest.raises(BackendUnavailable, match=r"jobs\.db cannot be \w+: database disk image is malformed"):
+        with pytest.raises(BackendUnavailable, match=r"jobs\.db cannot be \w+: .* malformed\. Stop all processes"):
             await call
     await service.close()
 

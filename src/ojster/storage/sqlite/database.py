@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeVar
@@ -272,6 +272,15 @@ class SqliteDatabase(Database):
                 log.error("checkpoint of the write-ahead log failed: %s", error)
 
 
+_ADVICE: Final[Mapping[type[apsw.Error], str]] = {
+    apsw.CorruptError: "Stop all processes on it, and restore a backup",
+    apsw.NotADBError: "Check the path, or restore a backup",
+    apsw.CantOpenError: "Check the path, and the rights of the file and of its folder",
+    apsw.IOError: "Check the disk. If a file beside it was removed, stop all processes on it before you start any",
+}
+"""What to do about errors of SQLite that name no cause."""
+
+
 def _why(error: apsw.Error) -> str:
     """Return what to say of an error of the file or the disk."""
     if isinstance(error, apsw.BusyError):
@@ -279,7 +288,7 @@ def _why(error: apsw.Error) -> str:
             f"another process has kept it locked for {BUSY_TIMEOUT // 1000} s ({error}). "
             "Let that process end its transaction, and try again"
         )
-    return str(error)
+    return f"{error}. {advice}" if (advice := _ADVICE.get(type(error))) else str(error)
 
 
 def _create(path: Path) -> None:

@@ -66,7 +66,7 @@ class OpenFiles:
 
 def refuse_second_name(path: Path) -> None:
     """Raise ``BackendUnavailable`` if a database file has several names (hard links)."""
-    if path.exists() and path.stat().st_nlink > 1:
+    if path.is_file() and path.stat().st_nlink > 1:
         raise BackendUnavailable(
             f"The database file {path} has several names (hard links). SQLite keeps a log for each, which loses jobs. "
             f"Remove the others ('find DIRECTORY -samefile {path}' shows them), or use a copy."
