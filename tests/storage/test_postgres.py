@@ -337,6 +337,7 @@ class TestManyServers:
         await asyncio.gather(adding, deleting)
         assert guest.execute(f"SELECT name FROM {schema}.collection_items").fetchall() == []
 
+    @pytest.mark.needs("advisory-locks")  # with one, the test stops retention in the middle
     async def test_a_workflow_that_is_forked_while_retention_looks_for_workflows_is_kept(
         self, postgres_url: str, engines: list[Service], guest: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -458,6 +459,7 @@ class TestCallersTransactionsThatStayOpen:
         assert rows == 1
         await app.aclose()
 
+    @pytest.mark.needs("skip-locked")  # without it, the push waits in one try
     async def test_a_push_that_waits_for_one_counts_once_towards_the_rate_of_its_tenant(
         self, postgres_url: str, engines: list[Service], guest: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
     ) -> None:
