@@ -66,7 +66,7 @@ class PointInTime(click.ParamType[int | timedelta]):
             return value
         text = str(value)
         try:
-            return span_of(parse_duration(text[1:])) if text.startswith("-") else parse_timestamp(text)
+            return timedelta(microseconds=parse_duration(text[1:])) if text.startswith("-") else parse_timestamp(text)
         except InvalidRequest as error:
             self.fail(error.message, param, ctx)
 
@@ -95,7 +95,7 @@ class IsoSpan(click.ParamType[timedelta | None]):
         if value == NEVER and self._takes_never:
             return None
         try:
-            span = span_of(parse_duration(str(value)))
+            span = timedelta(microseconds=parse_duration(str(value)))
         except InvalidRequest as error:
             self.fail(f"{error.message} 'never' is for no limit." if self._takes_never else error.message, param, ctx)
         if span.total_seconds() < self._least:
@@ -123,11 +123,6 @@ class OrNone(click.ParamType[Any]):
 def micros_of(span: timedelta) -> int:
     """Return a duration in microseconds."""
     return span // timedelta(microseconds=1)
-
-
-def span_of(micros: int) -> timedelta:
-    """Return a duration that is given in microseconds."""
-    return timedelta(microseconds=micros)
 
 
 def option_of(declaration: Any, name: str, *flags: str, **more: Any) -> Callable[[Command], Command]:

@@ -102,10 +102,9 @@ def admit(
     others = [job for group in groups for job in group if job.model is None]  # copies have neither ids nor keys
     own_ids = [job.id for job in others if job.id_is_given]
     taken = set(tx.find_jobs(own_ids)) if own_ids else set()
-    keys = _unique_keys([others])
     # A duplicate that another transaction has not committed is invisible, and there is no row to lock yet: the key
     # stands for it. It is tried, not awaited, because the other transaction may be a caller's, and stay open.
-    held = tx.lock_keys(keys) if held is None else held
+    held = tx.lock_keys(_unique_keys(groups)) if held is None else held
     results: list[list[Pushed] | OjsterError | Later] = []
     waiting: list[Job] = []
     rows = _Rows(tx)
@@ -116,7 +115,7 @@ def admit(
         try:
             if own_ids:
                 _check_ids(group, taken)
-            if isinstance(group, Copies) or (keys and any(job.unique_key for job in group)):
+            if isinstance(group, Copies) or any(job.unique_key for job in group):
                 _insert(tx, waiting, are_alike=rows.are_alike)
                 waiting = []
                 rows = _Rows(tx)

@@ -159,7 +159,7 @@ class Scope:
     @property
     def is_limited(self) -> bool:
         """Whether the caller is limited to one tenant, or to some queues."""
-        return self.tenant is not None or (self.access is not None and bool(self.access.queues))
+        return self.tenant is not None or not self.covers_all_queues
 
     async def check_jobs(self, ids: Sequence[str]) -> list[OjsterError | None]:
         """Return for each id ``None``, or why the caller may do nothing with the job.

@@ -21,7 +21,7 @@ from ojster.jobs.claim_position import last_places
 from ojster.jobs.failure import Failure
 from ojster.jobs.transitions import finish, note_failure, write_states
 from ojster.queues.fairness import STRICT, FairnessState, Sharing
-from ojster.queues.gates import FIRST_KEYS, MOST_KEYS, Gate, Head, look_at_keys
+from ojster.queues.gates import Gate, Head, look_at_keys
 from ojster.queues.limits import RESCHEDULE_DELAY_US, Limit, count_active, find_limit, key_of_queue
 from ojster.queues.pool import Pool, pools_by_name
 from ojster.queues.pools import count_active_jobs, is_starved, pool_capacity
@@ -36,6 +36,12 @@ LIMITED_QUEUES: Final[UsageProbes] = {
 LIMITED_JOBS_WAIT: Final[UsageProbes] = {
     "limits": "'' WHERE EXISTS (SELECT 1 FROM jobs WHERE state = 'available' AND limit_key IS NOT NULL)"
 }
+
+FIRST_KEYS: Final = 200
+"""Number of keys that a claim first looks at in a queue."""
+
+MOST_KEYS: Final = 1_600
+"""Maximum number of keys that a claim looks at in one statement, after others of which none had room."""
 
 MAX_WINDOWS: Final = 10
 """Maximum number of times a claim looks at more keys of a queue, while those before have no room."""

@@ -15,12 +15,6 @@ from ojster.queues.limits import ACTIVE_WITH_KEY, LIMIT_COLUMNS, Limit, count_ac
 from ojster.queues.wire import show_limits
 from ojster.storage.transaction import Transaction
 
-FIRST_KEYS: Final = 200
-"""Number of keys that a claim first looks at in a queue."""
-
-MOST_KEYS: Final = 1_600
-"""Maximum number of keys that a claim looks at in one statement, after others of which none had room."""
-
 
 class Gate:
     """A limit during a claim: its remaining capacity, and the jobs that start.
@@ -183,7 +177,7 @@ _HEADS: Final = f"""
     SELECT NULL, NULL, count(*), max(name), {", ".join(["NULL"] * len(LIMIT_COLUMNS.split(",")))}
     FROM waiting
 """
-"""The last row by priority, which has none, says how many keys were looked at, and the last of them."""
+"""The row without a priority says how many keys were looked at, and the last of them."""
 
 
 class KeyLook(msgspec.Struct, frozen=True):
