@@ -32,6 +32,10 @@ NOT_UNDONE = (
 )
 
 TEXTS: list[tuple[dict[str, Any], str, str]] = [
+    (chain(job("a"), options=[]), "$.options", "'options' must be a JSON object."),
+    (chain(group(job("a"), options=5)), "$.steps[0].options", "'options' must be a JSON object."),
+    (batch(job("a")) | {"callbacks": []}, "$.callbacks", "'callbacks' must be a JSON object."),
+    (chain(batch(job("a")) | {"callbacks": "x"}), "$.steps[0].callbacks", "'callbacks' must be a JSON object."),
     ({"type": "dag"}, "$.type", "Unknown workflow type 'dag'; use one of batch, chain, flow, graph, group, map, saga."),
     (
         chain(job("a", when="sometimes")),

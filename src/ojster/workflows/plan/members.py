@@ -109,8 +109,9 @@ def json_object(members: Members, name: str, path: str = "$", *, deepest: int = 
         return b"{}"
     if raw[:1] != b"{":
         raise Problem(f"{path}.{name}", f"'{name}' must be an object.")
-    read_members(raw, name)
-    check_depth(raw, f"{name!r}", deepest)
+    with problems_at(f"{path}.{name}"):
+        read_members(raw, f"{name!r}")
+        check_depth(raw, f"{name!r}", deepest)
     try:
         _decode(raw)
     except msgspec.DecodeError as error:

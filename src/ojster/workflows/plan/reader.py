@@ -20,7 +20,7 @@ from ojster.workflows.node import EXPANDED, FLOW_JOB, MAX_NODES, Kind, Node, Rul
 from ojster.workflows.plan.alike_steps import AlikeSteps
 from ojster.workflows.plan.compensations import holds_compensation, is_undone, own_compensation
 from ojster.workflows.plan.job_requests import flow_job, idle_in, job_request, options_of, promise, trace_members
-from ojster.workflows.plan.members import MAX_REPORTED_PROBLEMS, Problem, others_in, text, unknown_in
+from ojster.workflows.plan.members import MAX_REPORTED_PROBLEMS, Problem, others_in, problems_at, text, unknown_in
 from ojster.workflows.plan.nested_definitions import MEMBER as DEFINITION
 from ojster.workflows.plan.nested_definitions import MEMBERS as OF_DEFINITIONS
 from ojster.workflows.plan.nested_definitions import as_map
@@ -347,7 +347,8 @@ class StepReader:
 
     def _batch(self, members: Members, here: Here, spec: Spec) -> RequestedStep:
         steps_in(members, "jobs", here.path)
-        raw_callbacks = read_members(members.get("callbacks", b"{}"), f"{here.path}.callbacks")
+        with problems_at(f"{here.path}.callbacks"):
+            raw_callbacks = read_members(members.get("callbacks", b"{}"), "'callbacks'")
         self.unknown += unknown_in(raw_callbacks, frozenset(CALLBACKS), f"{here.path}.callbacks", "The object")
         wanted = [name for name in CALLBACKS if bytes(raw_callbacks.get(name, b"null")) != b"null"]
         if not wanted:

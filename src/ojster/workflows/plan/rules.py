@@ -159,8 +159,8 @@ def refuse_idle(members: Members, path: str, what: str) -> None:
 def inherit(inherited: Members, members: Members, path: str) -> Members:
     """Return the options that the steps of a container inherit."""
     if "options" in members and bytes(members["options"]) != b"null":
-        own = read_members(members["options"], f"{path}.options")
         with problems_at(f"{path}.options"):
+            own = read_members(members["options"], "'options'")
             read_options(_encode(own))
         inherited = inherited | own
     return adjusted(inherited, members, path)
