@@ -235,7 +235,8 @@ def read_span(values: Mapping[str, Any], name: str) -> int | None:
         if (value := values.get(key)) is not None:
             if type(value) is not int or not 0 <= value * unit <= LONGEST:
                 raise InvalidRequest(
-                    f"The {key!r} option must be a positive integer, not {value!r:.40}.", field=f"options.{key}"
+                    f"The {key!r} option must be an integer from 0 to {LONGEST // unit}, not {value!r:.40}.",
+                    field=f"options.{key}",
                 )
             return value * unit or None
     return None
