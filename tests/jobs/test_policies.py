@@ -11,7 +11,13 @@ import rfc8785
 from ojster.core.durations import HOUR, MINUTE, SECOND
 from ojster.core.errors import InvalidPolicy, InvalidRequest
 from ojster.core.states import JobState
-from ojster.jobs.policy_wire import RetryPolicyBody, parse_retry_policy, parse_unique_policy, show_retry_policy
+from ojster.jobs.policy_wire import (
+    RetryPolicyBody,
+    parse_retry_policy,
+    parse_unique_policy,
+    policy_warnings,
+    show_retry_policy,
+)
 from ojster.jobs.retry import RetryPolicy
 from ojster.jobs.uniqueness import UniquePolicy, fingerprint
 
@@ -180,7 +186,36 @@ def test_an_argument_is_chosen_by_its_name_or_by_its_place() -> None:
     assert chosen("1", "x", 7) == chosen("1", "y", 7) != chosen("1", "x", 8)
     assert chosen("0", {"0": "named"}, 5) == chosen("0", 1, {"0": "named"})
     assert chosen("k", {"k": 1}, {"k": 2}) == chosen("k", {"k": 1})
-    for key in ("2", "k", "-1"):
+    for key in ("2", "k", "-1", "9" * 5_000):
         with pytest.raises(InvalidRequest, match=f"args has no key '{key}'") as refused:
             chosen(key, "x", 7)
         assert refused.value.details == {"field": "unique.args_keys"}
+
+
+IDLE: list[tuple[dict[str, Any], str]] = [
+    ({"args_keys": ["order"]}, "unique.args_keys has no effect, because unique.keys does not have 'args'. Add it."),
+    ({"keys": ["queue"], "args_keys": ["order"]}, "unique.args_keys has no effect"),
+    ({"keys": ["args"], "meta_keys": ["order"]}, "unique.meta_keys has no effect"),
+    ({"states": []}, "unique has no effect, because unique.states is empty."),
+]
+
+
+@pytest.mark.parametrize(("unique", "reason"), IDLE)
+def test_a_member_of_a_unique_policy_that_has_no_effect_brings_a_warning(unique: dict[str, Any], reason: str) -> None:
+    (warning,) = policy_warnings({"unique": unique})
+    assert warning.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    "unique",
+    [
+        {},
+        {"keys": ["args"], "args_keys": ["order"]},
+        {"keys": ["meta"], "meta_keys": ["order"]},
+        {"key": ["order"], "args_keys": ["id"]},
+        {"keys": None, "args_keys": None, "meta_keys": [], "states": None},
+        {"states": ["active"]},
+    ],
+)
+def test_a_unique_policy_whose_members_have_an_effect_brings_no_warning(unique: dict[str, Any]) -> None:
+    assert policy_warnings({"unique": unique}) == []

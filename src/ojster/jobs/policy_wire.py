@@ -5,7 +5,7 @@ Spec: ojs-retry, ojs-unique-jobs
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -201,9 +201,20 @@ def policy_warnings(options: Mapping[str, Any]) -> list[str]:
             f"unique.{name[:60]} is unknown and has no effect; unique can have {', '.join(sorted(_UNIQUE_MEMBERS))}."
             for name in sorted(unique.keys() - _UNIQUE_MEMBERS)
         ]
+        warnings += _idle_members(unique)
     if isinstance(retry, dict):
         warnings += misspellings(retry.keys(), _RETRY_MEMBERS, "The member of retry")
     return warnings
+
+
+def _idle_members(unique: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a warning for each member that has no effect because of another, or that switches the policy off."""
+    keys = unique.get("keys") or ("type",)
+    for name, dimension in (("args_keys", "args"), ("meta_keys", "meta")):
+        if unique.get(name) and dimension not in keys and not unique.get("key"):
+            yield f"unique.{name} has no effect, because unique.keys does not have {dimension!r}. Add it."
+    if unique.get("states") == []:
+        yield "unique has no effect, because unique.states is empty. Leave it out for all states of unfinished jobs."
 
 
 def parse_unique_policy(policy: Any) -> UniquePolicy:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import unicodedata
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 import rfc8785
@@ -60,11 +60,15 @@ def fingerprint(policy: UniquePolicy, *, type: str, queue: str, args: list[Any],
     return hashlib.sha256(rfc8785.dumps(_canonical(chosen))).hexdigest()
 
 
+_LONGEST_POSITION: Final = 9
+"""Maximum number of digits of a position; Python refuses to read very long numbers."""
+
+
 def _argument(args: list[Any], key: str) -> Any:
     for argument in args:
         if isinstance(argument, dict) and key in argument:
             return argument[key]
-    if key.isdecimal() and int(key) < len(args):
+    if key.isdecimal() and len(key) <= _LONGEST_POSITION and int(key) < len(args):
         return args[int(key)]
     raise InvalidRequest(f"unique.args_keys: args has no key {key!r}.", field="unique.args_keys")
 
