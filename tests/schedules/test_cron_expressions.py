@@ -97,6 +97,29 @@ def test_an_expression_that_means_nothing_is_refused(expression: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("expression", "days"),
+    [
+        ("0 0 31 * *", "31"),
+        ("0 0 0 31 * *", "31"),
+        ("0 0 1,29-30 * *", "29, 30"),
+        ("0 0 29 FEB *", "29"),
+        ("0 0 15W,31W * *", "31"),
+    ],
+)
+def test_days_that_some_months_lack_bring_a_warning(expression: str, days: str) -> None:
+    (warning,) = CronSchedule(expression).warnings()
+    assert warning.startswith(f"Some months have no day {days}: the cron expression {expression!r} does not match")
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["* * * * *", "0 0 */2 * *", "0 0 28 * *", "0 0 31 1,DEC *", "0 0 30 4-6 *", "0 0 L * *", "@monthly", "@every 1h"],
+)
+def test_days_that_all_months_have_bring_no_warning(expression: str) -> None:
+    assert CronSchedule(expression).warnings() == ()
+
+
+@pytest.mark.parametrize(
     "zone",
     [
         "+05:00",

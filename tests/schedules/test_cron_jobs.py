@@ -214,6 +214,17 @@ async def test_a_registration_that_may_not_replace_leaves_what_there_is(bench: B
     assert sum(isinstance(one, Duplicate) for one in results) == 3, "one is first"
 
 
+@pytest.mark.parametrize("runs", ["a job", "a workflow"])
+async def test_a_cron_job_for_a_day_that_some_months_lack_is_registered_with_a_warning(bench: Bench, runs: str) -> None:
+    workflow = msgspec.json.encode({"type": "chain", "steps": [{"type": "a", "args": []}]})
+    item = cron(expression="0 0 31 * *")
+    if runs == "a workflow":
+        item = Cron(name="c", expression="0 0 31 * *", template=b"{}", workflow=workflow)
+    (warning,) = (await bench.service.schedules.register(item)).warnings
+    assert warning.startswith("Some months have no day 31")
+    assert (await bench.service.schedules.register(cron(expression="0 0 1 * *"))).warnings == ()
+
+
 async def test_a_cron_job_that_is_not_there_cannot_be_removed(bench: Bench) -> None:
     await bench.service.schedules.register(cron())
     await bench.service.schedules.unregister("c")

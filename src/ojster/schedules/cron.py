@@ -136,7 +136,8 @@ class Registration(msgspec.Struct, frozen=True):
 class Registered(msgspec.Struct, frozen=True):
     """A registered cron job, whether it is new, and whether it is new or differs from the one before.
 
-    ``warnings`` name the members of its template that look misspelt; they have no effect.
+    ``warnings`` name the members of its template that look misspelt, which have no effect, and days that some of its
+    months do not have.
     """
 
     cron: Cron

@@ -35,6 +35,7 @@ _ALIASES: Final = {
 }
 _NEAREST_WEEKDAY = re.compile(r"([0-9]{1,2})W")
 _ZONE = re.compile(r"[A-Za-z_]+(?:/[A-Za-z0-9_+\-]+)+")
+_NO_LEAP_YEAR: Final = 2001
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -96,6 +97,24 @@ class CronSchedule:
             if _exists(occurrence) and occurrence.astimezone(UTC) > start.astimezone(UTC):
                 return _micros(occurrence)
         return None
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return a warning if the expression names days that some of its months do not have.
+
+        Spec: ojs-cron 3.5
+        """
+        if self._interval is not None:
+            return ()
+        expression = _Expression(self._fields, _EPOCH)
+        shortest = min(calendar.monthrange(_NO_LEAP_YEAR, month)[1] for month in expression.months)
+        missing = sorted(day for day in {*expression.days, *expression.nearest} if day > shortest)
+        if not missing or expression.parts[3].startswith("*"):
+            return ()
+        warning = (
+            f"Some months have no day {', '.join(map(str, missing))}: the cron expression {self.expression[:64]!r} "
+            "does not match there. 'L' is the last day of each month."
+        )
+        return (warning,)
 
     def between(self, since: int, until: int) -> Iterator[int]:
         """Return the occurrences from ``since`` to ``until``; the first one of an interval is at ``since``."""

@@ -63,9 +63,9 @@ class ScheduleService(CapabilityService, ScheduleCalls):
         """
         self.scope.need_all_queues("A cron job")
         check_bounds("name", item.name, cron.CronName)
-        warnings: tuple[str, ...] = ()
+        warnings = item.schedule.warnings()
         if item.workflow is None:
-            warnings = await self._check_job(item.template)
+            warnings += await self._check_job(item.template)
         else:
             await self._check_workflow(item.workflow, takes_turns=item.overlap_policy == "enqueue")
         item = msgspec.structs.replace(item, name=self.scope.named(item.name), created_by=self.scope.who)

@@ -208,7 +208,8 @@ class RegisteredCronAnswer(Struct):
     Parameters
     ----------
     warnings:
-        Members of its template that look misspelt, and members beside it: they have no effect.
+        Members of its template that look misspelt, and members beside it: they have no effect. Days that some of its
+        months do not have.
     """
 
     cron: CronInfo
