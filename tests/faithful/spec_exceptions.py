@@ -162,6 +162,7 @@ EXCEPTIONS: Final[dict[str, str]] = {
     "openapi.yaml#/components/schemas/OJSError/properties/code/enum:metadata_too_large": MORE_CODES,
     "openapi.yaml#/components/schemas/OJSError/properties/code/enum:permission_denied": MORE_CODES,
     "openapi.yaml#/components/schemas/OJSError/properties/code/enum:x_*": OWN_CODES,
+    "event.json#/properties/type/enum:job.stalled": MORE_EVENTS,
     "event.json#/properties/type/enum:job.timeout": MORE_EVENTS,
     "event.json#/properties/type/enum:job.total_timeout": MORE_EVENTS,
     "event.json#/properties/type/enum:job.ttl_expired": MORE_EVENTS,

@@ -9,6 +9,7 @@ import pytest
 
 from ojster.core.durations import HOUR
 from ojster.core.errors import NotFound, OjsterError
+from ojster.core.events import EventFilter
 from ojster.core.refusals import ResultTooLarge
 from ojster.core.settings import ServiceRetention, ServiceSettings
 from ojster.jobs.messages import Acknowledgement
@@ -298,6 +299,11 @@ async def test_an_attempt_without_a_sign_of_life_has_stalled(http: Http, bench: 
         else:
             await http("PUT", f"{JOBS}/{job.id}/progress", {"progress": 0.5, "worker_id": "w"})
         assert (await bench.find(job)).state == "active"
-    await bench.run_due(10)
+    await bench.run_due(12)
     ended = await bench.find(job)
-    assert (ended.state, ended.error_type) == ("discarded", "stalled")
+    assert (ended.state, ended.error_type, ended.outcome) == ("discarded", "stalled", "error")
+    facts = {"timeout_kind": "stalled", "limit_seconds": 10, "elapsed_seconds": 12}
+    assert shown(ended)["error"].items() >= {"code": "stalled", **facts}.items()
+    (stalled,) = (await bench.service.events.select(EventFilter(types=("job.stalled",)))).events
+    about = {"job_id": job.id, "job_type": job.type, "queue": job.queue, "attempt": 1}
+    assert stalled["data"].items() >= {**about, **facts}.items()

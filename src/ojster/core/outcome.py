@@ -28,6 +28,7 @@ _SYSTEM_ERRORS: Final = frozenset(
     {
         "timeout",
         "visibility_timeout",
+        "stalled",
         "worker_death",
         "wait_timeout",
         "workflow_timeout",

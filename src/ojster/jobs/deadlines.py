@@ -102,7 +102,7 @@ def timeout_failure(kind: str, limit: int, elapsed: int) -> Failure:
     Parameters
     ----------
     kind:
-        ``execution``, ``total`` or ``enqueue_ttl``.
+        ``execution``, ``total``, ``enqueue_ttl`` or ``stalled``.
     limit, elapsed:
         How long it might take, and how long it took, in microseconds.
 
@@ -117,6 +117,7 @@ _FAILURES: Final = {
     "execution": ("timeout", "The job ran longer than {:g} seconds.", None),
     "total": (TOTAL_TIMEOUT_ERROR, "The job did not end within {:g} seconds of its creation.", False),
     "enqueue_ttl": ("enqueue_ttl_expired", "The job did not start within {:g} seconds of its creation.", False),
+    "stalled": ("stalled", "The worker gave no sign of life of the job for {:g} seconds.", None),
 }
 """Error type, message, and whether a retry makes sense (``None``: the policy decides), by ``timeout_kind``."""
 

@@ -106,7 +106,7 @@ def end_expired_attempts(tx: Transaction, jobs: Sequence[Job]) -> None:
     blameless = [job for job in expired if not job.flags & STALLS]
     died = {id for died in hooks(tx).died for id in died(tx, blameless)} if blameless else set()
     fail_lost_attempts(tx, [(job, death_of(job.worker_id)) for job in expired if job.id in died], Loss.WORKER)
-    fail_lost_attempts(tx, [(job, _expiry_of(job)) for job in expired if job.id not in died], Loss.LEASE)
+    fail_lost_attempts(tx, [(job, _expiry_of(tx, job)) for job in expired if job.id not in died], Loss.LEASE)
 
 
 def death_of(worker_id: str | None) -> Failure:
@@ -114,10 +114,11 @@ def death_of(worker_id: str | None) -> Failure:
     return Failure("worker_death", f"The worker {called(worker_id or '')} stopped sending heartbeats.")
 
 
-def _expiry_of(job: Job) -> Failure:
+def _expiry_of(tx: Transaction, job: Job) -> Failure:
+    if job.flags & STALLS and job.lease is not None and job.due_at is not None:
+        return timeout_failure("stalled", job.lease, tx.now - (job.due_at - job.lease))
     holder = f"The worker {called(job.worker_id)}" if job.worker_id else "The worker"
-    kind = "stalled" if job.flags & STALLS else "visibility_timeout"
-    return Failure(kind, f"{holder} did not renew the lease before it expired.")
+    return Failure("visibility_timeout", f"{holder} did not renew the lease before it expired.")
 
 
 def lease_end(tx: Transaction, job: Job, lease: int) -> int:

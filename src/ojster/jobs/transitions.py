@@ -188,7 +188,12 @@ def note_failure(tx: Transaction, job: Job, failure: Failure) -> None:
         tx.emit(_TIMEOUT_EVENTS[kind], job, attempt=job.attempt, **failure.facts)
 
 
-_TIMEOUT_EVENTS: Final = {"execution": "job.timeout", "total": "job.total_timeout", "enqueue_ttl": "job.ttl_expired"}
+_TIMEOUT_EVENTS: Final = {
+    "execution": "job.timeout",
+    "total": "job.total_timeout",
+    "enqueue_ttl": "job.ttl_expired",
+    "stalled": "job.stalled",
+}
 """Events about jobs that took too long, by ``timeout_kind``. Spec: ojs-timeouts 11"""
 
 
