@@ -52,6 +52,8 @@ class Reset:
         """The ids of these maps."""
         self.begun: list[int] = []
         """The ids of reset nodes that had started: what they ask for now is another question."""
+        self.undone_jobs: list[str] = []
+        """The ids of completed jobs whose success counts no more, of reset and of dropped nodes."""
         self.opened: list[Node] = []
         """Containers that had ended, and go on."""
         self.retried_flows: list[int] = []
@@ -209,6 +211,7 @@ class Reset:
             self._reset_all(child)
 
     def _drop_whole(self, node: Node) -> None:
+        self._note_success(node)
         self.dropped.append(node)
         self._drop(node)
 
@@ -216,7 +219,12 @@ class Reset:
         for child in self._children.pop(node.id, ()):
             self._drop_whole(child)
 
+    def _note_success(self, node: Node) -> None:
+        if node.state == NodeState.COMPLETED and node.job_id is not None:
+            self.undone_jobs.append(node.job_id)
+
     def _clear(self, node: Node, *, in_part: bool = False) -> None:
+        self._note_success(node)
         change_node(node, NodeState.WAITING)
         node.approved = 0
         if node.started_at is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from ojster.collections.withdrawal import withdraw_items
 from ojster.core.errors import Conflict, OjsterError
 from ojster.storage.transaction import Later, Transaction
 from ojster.workflows.node import SUCCESSFUL, Kind, Node, NodeState
@@ -27,6 +28,7 @@ def retry_now(run: Advance, workflow: StoredWorkflow, id: str = "") -> None:
     reset = Reset(run.graph, workflow)
     reset.root()
     apply(run, workflow, reset)
+    withdraw_items(run.tx, workflow.seq, reset.undone_jobs)
     _reopen(workflow)
     emit(run.tx, "workflow.retried", workflow, retries=workflow.retries)
     launch(run, workflow)
@@ -54,6 +56,7 @@ def retry_steps(run: Advance, workflow: StoredWorkflow, item: StepAddress) -> No
     if (reason := reset.refusal(f"the step {path!r:.200}")) is not None:
         raise wrong_state(workflow, reason)
     nodes = apply(run, workflow, reset)
+    withdraw_items(run.tx, workflow.seq, reset.undone_jobs)
     emit(run.tx, "workflow.step_retried", workflow, step_id=graph.step_id_of(step))
     if is_finished:
         _reopen(workflow)
