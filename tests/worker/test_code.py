@@ -161,6 +161,19 @@ async def test_code_is_a_snapshot_of_its_definition_and_hashed_with_it(app: App)
         assert await run.aresult(PATIENCE) == 1
 
 
+async def test_code_in_a_definition_that_is_a_step_sees_the_parameters_of_that_definition(app: App) -> None:
+    broken = code("def body(job): raise ValueError(job.params['name'])")
+    steps = [code("def body(job): return job.params"), broken | {"fallback": code("def body(job): return job.params")}]
+    inner = read_members(msgspec.json.encode({"type": "group", "jobs": steps}))
+    await app.client().definitions.create("greet", inner)
+    mail = {"type": "chain", "steps": [{"definition": "greet", "params": {"name": {"$ref": "params.to"}}}]}
+    await app.client().definitions.create("mail", read_members(msgspec.json.encode(mail)))
+    outer = {"definition": "mail", "params": {"to": {"$ref": "steps.0.result.to"}}}
+    run = await start(app, code("def body(job): return job.params"), outer, params={"to": "ada"})
+    async with working(app, code=Sandbox()):
+        assert await run.aresult(PATIENCE) == [{"name": "ada"}, {"name": "ada"}]
+
+
 async def test_code_that_cannot_be_run_is_refused_when_its_workflow_is_created(app: App) -> None:
     with pytest.raises(InvalidRequest, match="not valid Python"):
         await start(app, code("def body(job"))

@@ -10,7 +10,7 @@ import ast
 import hashlib
 import symtable
 import warnings
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -59,10 +59,13 @@ class Code(msgspec.Struct, frozen=True):
         Python source with a function ``body``, which is called with the job and the job's arguments.
     modules:
         Modules that it may import, from those that the worker allows; ``None``: all that the worker allows.
+    params:
+        The parameters of the definition that it is a step of, within a workflow; ``None``: those of the workflow.
     """
 
     body: str
     modules: tuple[str, ...] | None = None
+    params: dict[str, Any] | None = None
 
 
 def kind_of(code: Code) -> str:

@@ -107,7 +107,7 @@ class CodeRunner:
             attempt=context.attempt,
             workflow_id=context.workflow_id,
             properties={name: stored.decoded() for name, stored in known.items()},
-            params=params,
+            params=params if code.params is None else code.params,
             target=target,
             results=context.parent_results,
             resumed=context.resumed,

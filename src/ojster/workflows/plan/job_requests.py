@@ -76,6 +76,12 @@ def carry_code(request: Members) -> None:
     request[ATTRIBUTE] = msgspec.Raw(_encode(code))
 
 
+def carry_params(request: Members, params: msgspec.Raw) -> None:
+    """Add the parameters of the definition around a step to the code of its job, which sees no others."""
+    code = read_members(request[ATTRIBUTE], ATTRIBUTE)
+    request[ATTRIBUTE] = msgspec.Raw(_encode(code | {"params": params}))
+
+
 def wait(request: Members, path: str) -> None:
     """Turn a step of the type ``wait`` into a wait job; refuse what has no effect on it."""
     options = {}

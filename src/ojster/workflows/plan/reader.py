@@ -14,12 +14,21 @@ from ojster.core.errors import OjsterError
 from ojster.core.json_objects import Members, raw_list, read_members
 from ojster.core.origins import origin_members
 from ojster.core.references import INDEX, ITEM, STEP_NAME
+from ojster.jobs.code import ATTRIBUTE as CODE
 from ojster.jobs.models import Models
 from ojster.jobs.names import refuse_reserved
 from ojster.workflows.node import EXPANDED, FLOW_JOB, MAX_NODES, Kind, Node, Rule
 from ojster.workflows.plan.alike_steps import AlikeSteps
 from ojster.workflows.plan.compensations import holds_compensation, is_undone, own_compensation
-from ojster.workflows.plan.job_requests import flow_job, idle_in, job_request, options_of, promise, trace_members
+from ojster.workflows.plan.job_requests import (
+    carry_params,
+    flow_job,
+    idle_in,
+    job_request,
+    options_of,
+    promise,
+    trace_members,
+)
 from ojster.workflows.plan.members import MAX_REPORTED_PROBLEMS, Problem, others_in, problems_at, text, unknown_in
 from ojster.workflows.plan.nested_definitions import MEMBER as DEFINITION
 from ojster.workflows.plan.nested_definitions import MEMBERS as OF_DEFINITIONS
@@ -268,6 +277,8 @@ class StepReader:
 
     def _job(self, members: Members, here: Here, spec: Spec) -> JobStep:
         request = job_request(members, here.path)
+        if CODE in request and "params" in self._bound.values:
+            carry_params(request, self._bound.values["params"])
         if here.inherited or "priority_adjustment" in members:
             options = adjusted(options_of(request, here.inherited, here.path), members, here.path)
             request["options"] = msgspec.Raw(_encode(options))
