@@ -17,8 +17,8 @@ from ojster.client.client import HttpClient
 from ojster.core.json_objects import read_members
 from ojster.core.parsing import without_nulls
 from ojster.fleet import ml_resources as ml
-from ojster.jobs.attributes import readers
-from ojster.jobs.new_job import OF_WORKFLOWS, NewJob, read_job, warnings_of
+from ojster.jobs.attributes import OF_WORKFLOWS, readers
+from ojster.jobs.new_job import NewJob, read_job, warnings_of
 from ojster.jobs.options_wire import AT_TOP, OptionsBody
 from ojster.jobs.policy_wire import RetryPolicyBody, UniquePolicyBody
 from ojster.jobs.rate_limit_wire import RateLimitBody
@@ -173,6 +173,13 @@ def test_a_misspelt_option_is_kept_and_brings_a_warning(name: str) -> None:
     assert member in job.warnings[0]
     envelope = json.loads(job.envelope)
     assert envelope[policy][member] == 5
+
+
+@pytest.mark.parametrize("name", sorted(readers().names | OF_WORKFLOWS))
+def test_a_member_among_the_options_is_kept_and_brings_a_warning(name: str) -> None:
+    job = read({"options": {name: 5}})
+    assert json.loads(job.envelope)["options"] == {name: 5}
+    assert job.warnings == (f"The option {name!r} has no effect; put it beside the 'options', not into them.",)
 
 
 @pytest.mark.parametrize("name", sorted({*AT_TOP, *readers().names, "options", "meta"}))

@@ -150,6 +150,26 @@ _PREFIX: Final = "ext_"
 OF_STEPS: Final = frozenset({"workflow_id", "workflow_step"})
 """Attributes that every step of a workflow has, and no other job; its workflow sets them."""
 
+OF_WORKFLOWS: Final = frozenset(
+    {
+        "allow_failure",
+        "callbacks",
+        "compensate",
+        "compensate_args",
+        "compensate_type",
+        "depends_on",
+        "do",
+        "fallback",
+        "if",
+        "jobs",
+        "manual",
+        "provides",
+        "steps",
+        "when",
+    }
+)
+"""Members of steps and containers of workflows, which mean nothing to a job alone."""
+
 
 def without_nulls(members: Members) -> Members:
     """Return the attributes of a request without those that are ``null``, which count as absent.

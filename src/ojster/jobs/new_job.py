@@ -24,6 +24,7 @@ from ojster.core.trace import trace_of_meta
 from ojster.jobs.attributes import (
     NO_ATTRIBUTES,
     OF_STEPS,
+    OF_WORKFLOWS,
     Attributes,
     Suspension,
     read_attributes,
@@ -84,26 +85,6 @@ _SYSTEM_NAMES: Final = frozenset(
 
 Spec: ojs-core 5.3
 """
-
-OF_WORKFLOWS: Final = frozenset(
-    {
-        "allow_failure",
-        "callbacks",
-        "compensate",
-        "compensate_args",
-        "compensate_type",
-        "depends_on",
-        "do",
-        "fallback",
-        "if",
-        "jobs",
-        "manual",
-        "provides",
-        "steps",
-        "when",
-    }
-)
-"""Members of steps and containers of workflows, which mean nothing to a job alone."""
 
 MARK: Final = b'"$'
 """What is in the arguments of a job that refers to something, and in few others."""

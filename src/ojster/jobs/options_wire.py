@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from functools import lru_cache
 from typing import Annotated, Any, Final
 
@@ -16,6 +16,7 @@ from ojster.core.json_objects import MAX_SAFE_INTEGER, Members, check_names, rea
 from ojster.core.parsing import misspellings, read_value
 from ojster.core.timestamps import parse_timestamp
 from ojster.core.wire import Count, Json, Milliseconds
+from ojster.jobs.attributes import OF_WORKFLOWS, readers
 from ojster.jobs.names import DEFAULT_QUEUE, MAX_QUEUE_NAME_LENGTH, QUEUE_PATTERN, check_queue_name, kind
 from ojster.jobs.options import DEFAULT_OPTIONS, PRIORITIES, Moment, ParsedOptions
 from ojster.jobs.policy_wire import (
@@ -157,7 +158,7 @@ def _read_options(raw: bytes) -> ParsedOptions:
         queue_rate=_queue_rate(values.get("rate_limit")),
         limit=parse_policy(values.get("rate_limit")),
         flags=_flags(values),
-        warnings=(*misspellings(unknown, OPTION_NAMES, "The option"), *_policy_warnings(values)),
+        warnings=(*_warnings_of(unknown.keys()), *_policy_warnings(values)),
         fragment=b"".join(b",%b:%b" % (_encode(name), bytes(value)) for name, value in shown.items()),
     )
 
@@ -181,6 +182,15 @@ _SHOWN: Final = (
     "result_size_limit",
 )
 """Options that a job shows as they were sent."""
+
+
+def _warnings_of(unknown: Set[str]) -> list[str]:
+    """Return warnings about unknown options that look like mistakes. All are kept with the job."""
+    beside = unknown & (readers().names | OF_WORKFLOWS)
+    return [
+        *misspellings(unknown - beside, OPTION_NAMES, "The option"),
+        *(f"The option {name!r} has no effect; put it beside the 'options', not into them." for name in sorted(beside)),
+    ]
 
 
 def _policy_warnings(values: Mapping[str, Any]) -> list[str]:
