@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from ojster.core.errors import Conflict
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.failure import Failure
 from ojster.workflows.read.info import ReviewInfo
@@ -72,3 +73,20 @@ async def test_a_long_answer_is_that_of_the_step_alone(flow: WorkflowBench, monk
     step = await flow.step("ask")
     assert step.result == msgspec.Raw(b'{"ok":true}')
     assert [(review.action, review.answer) for review in step.reviews] == [("answer", msgspec.UNSET)]
+
+
+async def test_a_gate_that_is_a_fallback_is_approved_by_the_name_of_its_step(flow: WorkflowBench) -> None:
+    late = {"type": "gate", "id": "review", "timeout": 5}
+    await flow.create(chain(late | {"fallback": {"type": "gate"}}, job("then")))
+    await flow.run_due(6)
+    assert (await flow.step("review.fallback")).state == "blocked"
+    await flow.review("review", "approve")
+    assert await flow.work() == ["then"]
+
+
+async def test_a_late_approval_is_refused_while_a_job_runs_instead_of_the_gate(flow: WorkflowBench) -> None:
+    late = {"type": "gate", "id": "review", "timeout": 5}
+    await flow.create(chain(late | {"fallback": job("decide")}, job("then")))
+    await flow.run_due(6)
+    with pytest.raises(Conflict, match="'review' is failed, and does not wait for an approval"):
+        await flow.review("review", "approve")

@@ -25,7 +25,7 @@ from ojster.storage.transaction import Transaction
 from ojster.workflows.definitions import DefinitionDeletion
 from ojster.workflows.properties import PropertyChange
 from ojster.workflows.run.suspensions import WorkflowResumption
-from tests.workflows.bench import WorkflowBench, chain, group, job
+from tests.workflows.bench import WorkflowBench, chain, group, job, ref
 
 pytestmark = pytest.mark.anyio
 
@@ -687,6 +687,15 @@ async def test_a_step_with_a_fallback_is_resumed_by_its_own_name(flow: WorkflowB
     await release(flow, (await flow.take())[0], "wait")
     await resume(flow, 1, step="x")
     assert await flow.state() == "completed"
+
+
+async def test_a_fallback_that_waits_is_resumed_by_the_name_of_its_step(flow: WorkflowBench) -> None:
+    ask = {"type": "wait", "form": {"type": "object"}}
+    await flow.create(chain(ask | {"id": "ask", "timeout": 5, "fallback": ask}, job("b", ref("steps.ask.result"))))
+    await flow.run_due(6)
+    assert await flow.states() == {"ask": "active", "ask.0": "failed", "ask.fallback": "pending", "1": "waiting"}
+    await resume(flow, {"yes": 1}, step="ask")
+    assert (await flow.work(), flow.arguments["b"]) == (["b"], [{"yes": 1}])
 
 
 async def test_deleted_properties_leave_no_more_than_one_row_behind_and_no_version_is_used_twice(

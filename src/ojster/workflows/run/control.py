@@ -18,7 +18,7 @@ from ojster.workflows.node import NOT_STARTED, Kind, NodeState
 from ojster.workflows.run.advance import Advance
 from ojster.workflows.run.cancellation import release_now
 from ojster.workflows.run.start_quota import forget_deferred, park_starts
-from ojster.workflows.run.steps import find_step, is_over, require, steering, wrong_state
+from ojster.workflows.run.steps import find_step, is_over, require, steering, step_in_turn, wrong_state
 from ojster.workflows.run.stopping import put_off
 from ojster.workflows.stored_workflow import StoredWorkflow, emit
 
@@ -105,7 +105,8 @@ def review_steps(run: Advance, workflow: StoredWorkflow, item: Review) -> None:
     tx, graph = run.tx, run.graph
     node = find_step(graph, workflow, item.step)
     while node.kind == Kind.FALLBACK and not node.manual:  # the path may refer to the step's own gate
-        node = graph.children(node)[0]
+        turn = step_in_turn(graph, node)
+        node = turn if turn.manual or turn.kind == Kind.FALLBACK else graph.children(node)[0]
     if not node.manual:
         raise wrong_state(workflow, f"The step {item.step!r} is not 'manual'. Only manual steps can be reviewed.")
     waits = node.state in NOT_STARTED and not node.approved

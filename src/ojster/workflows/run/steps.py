@@ -120,6 +120,12 @@ def _child_named(graph: LoadedGraph, container: Node, name: str, *, is_first: bo
     return next(iter(named), None)
 
 
+def step_in_turn(graph: LoadedGraph, node: Node) -> Node:
+    """Return which of a step and its fallback the path of both means: the step, or else the fallback that goes on."""
+    children = graph.children(node)
+    return next((child for child in children if not child.has_ended), children[0])
+
+
 def is_over(graph: LoadedGraph, node: Node) -> bool:
     """Return whether a container around a node has ended, so that the node cannot change any more."""
     return any(container.has_ended for _, container in graph.lineage(node))

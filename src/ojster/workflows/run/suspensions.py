@@ -40,7 +40,7 @@ from ojster.workflows.run.advance import advance
 from ojster.workflows.run.early_answers import Resumption, keep_early_answer, take_early_answer
 from ojster.workflows.run.flow_wakeups import note_changes, wake
 from ojster.workflows.run.graph import LoadedGraph
-from ojster.workflows.run.steps import find_step, require
+from ojster.workflows.run.steps import find_step, require, step_in_turn
 from ojster.workflows.run.stopping import lock_workflows, stopped_nodes
 from ojster.workflows.stored_workflow import StoredWorkflow, get_workflow
 from ojster.workflows.suspension import SUSPENDED, SuspensionKind
@@ -278,8 +278,8 @@ def _waiting_job(tx: Transaction, item: WorkflowResumption) -> str | None:
 def _step_of(graph: LoadedGraph, workflow: StoredWorkflow, path: str) -> Node:
     """Return the node of a step that runs a job."""
     node = find_step(graph, workflow, path)
-    while node.kind == Kind.FALLBACK:  # the first child is the step itself
-        node = graph.children(node)[0]
+    while node.kind == Kind.FALLBACK:
+        node = step_in_turn(graph, node)
     return node
 
 
