@@ -833,6 +833,31 @@ async def test_a_cancelled_flow_can_be_retried(bench: FlowBench) -> None:
     assert bench.done == ["first"]
 
 
+async def test_a_cancelled_flow_that_is_retried_keeps_the_failure_that_it_had_caught(bench: FlowBench) -> None:
+    @bench.app.job("charge", retry=1)
+    async def charge() -> None:
+        raise ValueError("declined")
+
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> str:
+        try:
+            await flow.run(charge)
+        except JobFailed:
+            return await flow.receive("other card", str)
+        return "charged"
+
+    await bench.start(order.s())
+    await bench.work()
+    bench.clock.advance(1)
+    await bench.service.workflows.cancel(bench.id)
+    bench.clock.advance(1)
+    assert (await bench.finish()).state == "cancelled"
+    await bench.service.workflows.retry(bench.id)
+    await bench.send("other card", "charged another card")
+    assert await result(bench) == "charged another card"
+    assert bench.attempts["charge"] == 1
+
+
 async def test_a_flow_that_cleans_up_receives_messages_and_can_be_ended(bench: FlowBench) -> None:
     @bench.app.flow("order")
     async def order(flow: Flow) -> None:

@@ -161,6 +161,34 @@ class Trial:
                 self._updates.append((await flows.update(self.bench.id, "poke", [word])).id)
 
 
+class _Cancelled(Trial):
+    """A trial whose flow is cancelled at a random moment, and retried each time it was."""
+
+    async def finish(self, expected: Expected) -> WorkflowInfo:
+        """Run programs to the end: a retry goes on where the flow was."""
+        self._words = sends(expected, self._dice)
+        await self.bench.start(self.programs.main.s(self._choice.programs))
+        for _ in range(self._dice.randrange(12)):
+            for job in await self.bench.claim():
+                await self.bench.run_job(job)
+        retries = 0
+        self.bench.clock.advance(1)
+        if not (await self.bench.look()).finished:
+            await self.bench.service.workflows.cancel(self.bench.id)
+        while (info := await self._finish()).state == "cancelled":
+            assert all(step.state not in ("pending", "running") for step in info.walk()), info.to_json()
+            retries += 1
+            assert retries == 1, info.to_json()
+            await self.bench.service.workflows.retry(self.bench.id)
+        assert (info.state, result_of(info)) == ("completed", expected.result), info.to_json()
+        ran = self.programs.ledger.jobs
+        assert ran.keys() == (+expected.jobs).keys()
+        assert max((ran - expected.jobs).values(), default=0) <= retries  # those that were cancelled
+        if not expected.appended_inside:  # flows inside run again as a whole
+            await self._compare(expected)
+        return info
+
+
 choices = st.builds(
     Choice,
     rounds,
@@ -229,3 +257,12 @@ async def test_a_kept_flow_records_the_same_as_one_that_runs_again(
             assert max(trial.programs.ledger.steps.values(), default=1) == 1
             kept.close()
     assert recorded[0] == recorded[1]
+
+
+@settings(max_examples=40)
+@given(choice=choices)
+async def test_a_flow_that_is_cancelled_and_retried_does_what_a_plain_program_does(
+    service: Service, clock: Clock, url: str, choice: Choice
+) -> None:
+    assume("undo" not in str(choice.programs))  # what was undone is not done again
+    await _Cancelled(service, clock, App(url), choice).run()

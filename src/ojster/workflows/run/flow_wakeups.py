@@ -164,14 +164,29 @@ def forget_last_failures(tx: Transaction, flows: Collection[int]) -> None:
     of it; and waits for broadcasts. A failure after which a flow went on, because it had caught it, stays.
     """
     for flow in flows:
+        # Before the cancellation takes with it what the flow has asked for after a failure that it had caught.
+        ((last,),) = tx.execute(_LAST_ASKED, {"flow": flow})
         forgotten = tx.execute(_FORGET_AFTER_CANCELLATION, {"flow": flow, "given_up": GIVEN_UP})
-        forgotten += tx.execute(_FORGET_LAST_FAILURES, {"flow": flow, "given_up": GIVEN_UP})
+        forgotten += tx.execute(_FORGET_LAST_FAILURES, {"flow": flow, "given_up": GIVEN_UP, "last": last})
         if ends := [at for (at,) in forgotten if at is not None]:
             reopen(tx, flow, min(ends))
         tx.execute(_FORGET_OPEN_LISTENING, {"flow": flow})
         tx.execute(_PUT_MESSAGES_BACK, {"flow": flow})
         tx.execute(_PUT_BROADCASTS_BACK, {"flow": flow})
 
+
+_LAST_ASKED: Final = """
+    SELECT coalesce(max(r.asked_at), 0)
+    FROM flow_records AS r
+    WHERE r.flow = :flow
+        AND r.kind NOT IN ('published', 'answer', 'stream', 'position', 'sleep', 'cancel')
+        AND NOT EXISTS (
+            SELECT 1
+            FROM flow_records AS c
+            WHERE c.flow = :flow AND c.kind = 'cancel' AND r.asked_at >= coalesce(c.seen_at, c.ended_at)
+        )
+"""
+"""When a flow asked for something last, before it was cancelled."""
 
 # A flow that has cleaned up with jobs or steps keeps its cancellation: what they have undone is not done again.
 _FORGET_AFTER_CANCELLATION: Final = """
@@ -206,14 +221,7 @@ _FORGET_LAST_FAILURES: Final = """
         AND kind <> 'answer'
         AND error IS NOT NULL
         AND NOT EXISTS (SELECT 1 FROM flow_records AS c WHERE c.flow = :flow AND c.kind = 'cancel')
-        AND (
-            error = :given_up
-            OR ended_at > (
-                SELECT max(r.asked_at)
-                FROM flow_records AS r
-                WHERE r.flow = :flow AND r.kind NOT IN ('published', 'answer', 'stream', 'position', 'sleep')
-            )
-        )
+        AND (error = :given_up OR ended_at > :last)
     RETURNING coalesce(seen_at, ended_at)
 """
 
