@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
 
-from ojster import App, Flow
+from ojster import App, Flow, JobCancelled
 from ojster.service import Service
 from tests.conftest import Clock
 from tests.flows.driver import FlowBench
@@ -91,6 +92,51 @@ async def test_a_flow_inside_a_cancelled_one_is_cancelled_and_cleans_up(bench: F
     assert (await bench.service.workflows.cancel(bench.id)).state == "cancelling"
     info = await bench.finish()
     assert (info.state, bench.done) == ("cancelled", ["inner"])
+
+
+@pytest.mark.parametrize("stays", [True, False])
+async def test_a_cancelled_flow_sees_its_own_cancellation_although_the_one_inside_has_ended_first(
+    bench: FlowBench, stays: bool
+) -> None:
+    @bench.app.flow("inner")
+    async def inner(flow: Flow) -> None:
+        await flow.receive("answer")
+
+    @bench.app.flow("outer")
+    async def outer(flow: Flow) -> None:
+        if stays:  # in its worker, where it gets to know what has ended in one turn
+            await asyncio.gather(flow.step("wait", bench.wait), _watched(flow.run(inner), bench.done))
+        await _watched(flow.run(inner), bench.done)
+
+    async def wait() -> None:
+        if "cancelled" not in bench.done:
+            bench.done.append("cancelled")
+            while jobs := await bench.claim():  # the flow inside begins
+                await bench.run_job(jobs[0])
+            await bench.service.workflows.cancel(bench.id)
+            while jobs := await bench.claim():  # and ends
+                await bench.run_job(jobs[0])
+
+    bench.wait = wait  # type: ignore[attr-defined]
+    await bench.start(outer.s())
+    if stays:
+        (job,) = await bench.claim()
+        await bench.run_job(job)
+    else:
+        await bench.work()
+        await bench.service.workflows.cancel(bench.id)
+        for job in sorted(await bench.claim(10), key=lambda claimed: claimed.type):
+            await bench.run_job(job)
+    assert (await bench.finish()).state == "cancelled"
+    assert [what for what in bench.done if what != "cancelled"] == ["CancelledError"]
+
+
+async def _watched(running: Awaitable[None], done: list[str]) -> None:
+    try:
+        await running
+    except (JobCancelled, asyncio.CancelledError) as error:
+        done.append(type(error).__name__)
+        raise
 
 
 async def test_a_flow_that_was_started_by_a_step_lives_on(bench: FlowBench) -> None:

@@ -69,9 +69,19 @@ class FlowEvents:
         if not is_given_up(record):
             at = record.seen_at if record.seen_at is not None else record.ended_at
             is_cancellation = record.key == CANCELLATION
-            # A cancellation that was not seen comes last of all that is known: more may follow from the others.
-            place = _UNPLACED + is_cancellation if record.place is None else record.place
+            # A cancellation that was not seen comes last of all that is known: more may follow from the others. Only
+            # what was cancelled after it, such as a flow inside, is no event of its own.
+            place = _UNPLACED + (is_cancellation or 2 * self._is_cancelled_with_flow(record))
+            place = place if record.place is None else record.place
             heapq.heappush(self._due, (place, at or 0, is_cancellation, record.key))
+
+    def _is_cancelled_with_flow(self, record: FlowRecord) -> bool:
+        """Return whether something was cancelled after the flow was: by a number, as both may be seen together."""
+        own = self._records.get(CANCELLATION)
+        if own is None or own.number is None or record.error is UNSET or (record.number or 0) < own.number:
+            return False
+        error: dict[str, object] = msgspec.json.decode(record.error)
+        return error.get("state") == "cancelled"
 
     def _give_next(self) -> bool:
         """Give the function its next event; return whether there was one."""

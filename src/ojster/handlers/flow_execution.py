@@ -480,7 +480,7 @@ class FlowExecution(StepCommits):
 
     def _take_in_all(self, ends: Iterable[FlowRecord]) -> None:
         """Take in what others have ended, once each."""
-        for ended in ends:
+        for ended in sorted(ends, key=lambda end: end.number or 0):
             known = self._records.get(ended.key)
             if known is None or known.ended_at is None:
                 self._take_in(ended)
