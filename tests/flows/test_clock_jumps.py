@@ -172,6 +172,24 @@ async def test_a_flow_that_was_cancelled_after_a_jump_goes_on_when_it_is_retried
 
 
 @pytest.mark.parametrize("seconds", JUMPS)
+async def test_a_flow_that_was_cancelled_after_a_jump_appends_nothing_twice(bench: FlowBench, seconds: float) -> None:
+    @bench.app.flow("teller")
+    async def teller(flow: Flow) -> None:
+        flow.stream("said").append("hello")
+        await flow.receive("go")
+
+    await bench.start(teller.s())
+    await bench.work()
+    await jump(bench, seconds)
+    await bench.service.workflows.cancel(bench.id)
+    assert (await bench.finish()).state == "cancelled"
+    await bench.service.workflows.retry(bench.id)
+    await bench.send("go", None)
+    await bench.finish()
+    assert await bench.stream("said") == (["hello"], True)
+
+
+@pytest.mark.parametrize("seconds", JUMPS)
 @pytest.mark.parametrize("look_back", [0, 60])
 async def test_a_flow_that_waits_gets_the_broadcasts_that_are_sent_after_a_jump(
     bench: FlowBench, seconds: float, look_back: float

@@ -51,7 +51,7 @@ from ojster.workflows.run.flow_messages import (
 )
 from ojster.workflows.run.flow_positions import keep_positions
 from ojster.workflows.run.flow_restarts import restart, waiting_keys
-from ojster.workflows.run.flow_wakeups import WOKEN, end_awaited, note_ends
+from ojster.workflows.run.flow_wakeups import WOKEN, end_awaited, end_times, note_ends
 from ojster.workflows.run.graph import LoadedGraph, locking
 from ojster.workflows.run.growth import grow_all
 from ojster.workflows.run.streams import append_of_flow
@@ -433,22 +433,23 @@ def _cancel_awaited(tx: Transaction, job: Job, keys: Sequence[str]) -> None:
     assert job.node is not None
     places = ", ".join("?" * len(keys))
     rows = tx.execute(
-        f"SELECT key, kind, node FROM flow_records WHERE flow = ? AND key IN ({places})", (job.node, *keys)
+        f"SELECT key, kind, node, asked_at FROM flow_records WHERE flow = ? AND key IN ({places})", (job.node, *keys)
     )
-    received = [key for key, kind, _ in rows if kind in ("receive", "receive_many")]
+    received = [key for key, kind, *_ in rows if kind in ("receive", "receive_many")]
     for key in received:
         tx.execute("UPDATE flow_messages SET taken_by = NULL WHERE flow = ? AND taken_by = ?", (job.node, key))
-    if listening := [key for key, kind, _ in rows if kind in LISTENING]:
+    if listening := [key for key, kind, *_ in rows if kind in LISTENING]:
         put_back(tx, job.node, listening)
+    ended_at = end_times(tx, [(job.node, asked_at) for *_, asked_at in rows])
     tx.execute(
         f"""
         UPDATE flow_records
         SET ended_at = ?, result = NULL, error = ?
         WHERE flow = ? AND key IN ({places})
         """,
-        (tx.now, GIVEN_UP, job.node, *keys),
+        (ended_at.get(job.node, tx.now), GIVEN_UP, job.node, *keys),
     )
-    nodes = [node for _, _, node in rows if node is not None]
+    nodes = [node for _, _, node, _ in rows if node is not None]
     if nodes:
         graph = LoadedGraph(tx)
         graph.lock([job.workflow or 0])

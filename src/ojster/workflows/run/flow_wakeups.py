@@ -39,7 +39,7 @@ def end_awaited(tx: Transaction, nodes: Collection[int]) -> None:
     wake_flows(tx, {flow for flow, *_ in rows})
 
 
-def _end_times(tx: Transaction, asked: Collection[tuple[int, int]]) -> dict[int, int]:
+def end_times(tx: Transaction, asked: Collection[tuple[int, int]]) -> dict[int, int]:
     """Return the time at which something ends for each flow, of flows and times when these asked for what ends.
 
     It is now; but if the clock was set back, after all that the flow has asked for. Retries and forks compare the two
@@ -61,7 +61,7 @@ def note_ends(tx: Transaction, ends: Sequence[tuple[int, str, int, bytes | None,
     The caller holds the lock of the workflow, so that ends become visible in the order of their numbers. A worker that
     has seen one has seen all before it, and asks for later ones only.
     """
-    ended_at = _end_times(tx, [(flow, asked_at) for flow, _, asked_at, *_ in ends])
+    ended_at = end_times(tx, [(flow, asked_at) for flow, _, asked_at, *_ in ends])
     tx.execute_many(
         """
         UPDATE flow_records
