@@ -115,6 +115,18 @@ async def test_a_duplicate_made_by_a_reaction_is_a_reaction_that_fails(bench: Be
     assert [one.type for one in await bench.fetch("r", count=5)] == ["once"]
 
 
+async def test_the_job_of_a_reaction_may_replace_a_step_of_a_workflow(bench: Bench) -> None:
+    one = {"unique": {"keys": ["type"], "on_conflict": "replace"}}
+    await push(bench, {"on_success": [job("sweep", options=one)]})
+    first = await bench.fetch_one()
+    request = {"type": "chain", "steps": [{"type": "sweep", "args": [], "options": one}]}
+    workflow = await bench.service.workflows.create(read_members(msgspec.json.encode(request)))
+    await bench.ack(first)
+    (sweep,) = await bench.fetch(count=5)
+    assert sweep.workflow is None
+    assert (await bench.service.workflows.show(workflow.id)).state == "cancelled"
+
+
 async def test_s60_w2_delayed_retries_follow_normal_ones_and_precede_other_reactions(
     bench: Bench,
 ) -> None:

@@ -37,6 +37,7 @@ from ojster.events.reaction_rules import Action, Enqueue, StartWorkflow, reactio
 from ojster.insight.task_history import record_all
 from ojster.insight.task_values import Record
 from ojster.jobs.authorship import creators_of, sign
+from ojster.jobs.extension import settle
 from ojster.jobs.new_job import NewJob, check_envelope, read_job
 from ojster.jobs.push import admit
 from ojster.jobs.scope import accepted
@@ -70,6 +71,7 @@ def react(tx: Transaction) -> None:
         for job, event, action in wanted:
             if isinstance(action, StartWorkflow | Notify):  # the other kinds are carried out elsewhere
                 run_reaction(tx, job, event, partial(_act, tx, job, event, action))
+        settle(tx)  # a new job may have replaced a step of a workflow
     for job, event in tx.effects.watched:
         note_failure(
             tx, job, event, f"More than {MAX_REACTION_ROUNDS} reactions triggered each other. Shorten the chain."

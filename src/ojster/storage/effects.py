@@ -86,6 +86,11 @@ class Effects:
         self.waits: list[WaitedTime] = []
         self.attempts: list[EndedAttempt] = []
 
+    def assert_followed_up(self) -> None:
+        """Fail if something was not carried out that follows from a change: a workflow would wait for it for ever."""
+        assert not self.ended, "a job ended, but what follows from it was not carried out"
+        assert not self.watched, "an event of a job was noted, but what follows from it was not carried out"
+
     def mark(self) -> dict[str, Any]:
         """Return a mark for ``restore``. Of lists it keeps only the length; other effects are copied."""
         lists = {name: (known := getattr(self, name), len(known)) for name in _LISTS}

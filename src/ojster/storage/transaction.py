@@ -475,8 +475,7 @@ class Transaction(ABC):
 
     def write_effects(self) -> None:
         """Write counts, history, events and tallies of ``effects``, as the last step of a transaction."""
-        assert not self.effects.ended, "a job ended, but what follows from it was not carried out"
-        assert not self.effects.watched, "an event of a job was noted, but what follows from it was not carried out"
+        self.effects.assert_followed_up()
         if counts := [(queue, state, change) for (queue, state), change in self.effects.counts.items() if change]:
             self.execute_many(
                 """

@@ -359,6 +359,7 @@ class PostgresTransaction(Transaction):
         return int(self.execute(LAST_POSITION)[0][0])
 
     def write_effects(self) -> None:
+        self.effects.assert_followed_up()
         self._add_counts(sorted((*key, change) for key, change in self.effects.counts.items() if change))
         self.write_history()
         self.write_events()
