@@ -13,10 +13,10 @@ import uvicorn
 
 from ojster.jobs.claim_policy import Claim
 from ojster.server.application import Application
-from ojster.server.fast_path import QuickHttpProtocol
+from ojster.server.fast_path import MAX_HEAD_BYTES, QuickHttpProtocol
 from ojster.service import Service
 from tests.conftest import request
-from tests.waiting import LONG_WAIT
+from tests.waiting import LONG_WAIT, PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -170,6 +170,15 @@ async def test_a_query_reaches_the_endpoint(port: int, service: Service) -> None
     await writer.wait_closed()
 
 
+async def test_a_large_head_is_refused_also_when_it_comes_at_once(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /ojs/v1/health HTTP/1.1\r\nHost: x\r\nA: " + b"a" * MAX_HEAD_BYTES + b"\r\n\r\n")
+    async with asyncio.timeout(PATIENCE):
+        ((status, _, _),) = await answers_of(reader, 1)
+    assert status == 431
+    writer.close()
+
+
 async def test_a_head_without_end_is_refused(port: int) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /ojs/v1/health HTTP/1.1\r\nHost: x\r\n")
@@ -179,6 +188,31 @@ async def test_a_head_without_end_is_refused(port: int) -> None:
     assert status == 431
     assert "65536 bytes" in json.loads(content)["error"]["message"]
     writer.close()
+
+
+@pytest.mark.parametrize("trailers", [b"A: b\r\n" * 20_000, b"A: " + b"b" * 100_000], ids=["many", "long"])
+async def test_trailers_without_end_are_refused(port: int, trailers: bytes) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(push_of(b"", b"Transfer-Encoding: chunked", b"Expect: 100-continue"))
+    async with asyncio.timeout(PATIENCE):
+        assert b"100 Continue" in await reader.readuntil(b"\r\n\r\n")
+        writer.write((b"0\r\n" + trailers)[: MAX_HEAD_BYTES + 1])
+        ((status, _, content),) = await answers_of(reader, 1)
+    assert status == 431
+    assert b"trailers" in content
+    writer.close()
+
+
+async def test_a_body_may_come_in_small_chunks_with_trailers(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    args = b'{"type":"a","args":["' + b"x" * 30_000 + b'"]}'
+    chunks = b"".join(b"1;extension=%d\r\n%c\r\n" % (place, byte) for place, byte in enumerate(args))
+    writer.write(push_of(chunks + b"0\r\nA: b\r\n\r\n", b"Transfer-Encoding: chunked"))
+    async with asyncio.timeout(PATIENCE):
+        ((status, _, content),) = await answers_of(reader, 1)
+    assert status == 201, content
+    writer.close()
+    await writer.wait_closed()
 
 
 async def test_a_request_that_is_half_sent_when_the_server_stops_is_answered(service: Service) -> None:

@@ -49,6 +49,14 @@ _UPGRADE: Final = re.compile(rb"(?<=[^\r\n])\r\nUpgrade:[^\r\n]*", re.IGNORECASE
 _BEGINS_HTTP: Final = re.compile(rb"[\r\n]*[A-Z]{1,20}(?: |$)")
 """Matches the beginning of what may become a request; anything else is refused at once."""
 
+
+class _Trailers(list[Header]):
+    """The headers of a request after its body: they are not kept, since no endpoint reads them."""
+
+    def append(self, _: Header) -> None:
+        """Drop a header."""
+
+
 _WEBSOCKET: Final = (b"GET /ojs/v1/ws ", b"GET /ojs/v1/ws?")
 """The first bytes of requests that may open a WebSocket."""
 
@@ -173,6 +181,8 @@ class QuickHttpProtocol(HttpToolsProtocol):
     """What is wrong with the current request head."""
     _received = 0
     """Bytes received since patience was last tried."""
+    _beside_body = 0
+    """Bytes received since the head, or since the last byte of the body: sizes of chunks, and trailers."""
     _patience: asyncio.TimerHandle | None = None
     """Ends the wait for the rest of a request."""
     _idle_since = 0.0
@@ -214,10 +224,14 @@ class QuickHttpProtocol(HttpToolsProtocol):
             if b"\r\n\r\n" not in data and len(data) <= MAX_HEAD_BYTES and _BEGINS_HTTP.match(data):
                 self._hold(data)
                 return
+            if len(data) > MAX_HEAD_BYTES and self.is_idle and data.find(b"\r\n\r\n", 0, MAX_HEAD_BYTES) < 0:
+                self._refuse_head()
+                return
         if not self._is_reading and b"pgrade:" in data[:MAX_HEAD_BYTES] and not self._may_upgrade(data):
             head, end, rest = data.partition(b"\r\n\r\n")
             data = _UPGRADE.sub(b"", head, count=1) + end + rest
             self._whole = b""
+        self._beside_body += len(data)
         super().data_received(data)
         self._whole = b""
         self._received += len(data)
@@ -226,10 +240,24 @@ class QuickHttpProtocol(HttpToolsProtocol):
             if self._is_reading:
                 self._received = 0
                 self._patience = self.loop.call_later(HEAD_SECONDS, self._lose_patience)
+        if self._is_reading:
+            self._check_sizes(len(data))
+
+    def _check_sizes(self, received: int) -> None:
+        """Refuse a request whose head, or whatever is between the parts of its body, is too large."""
         if self._head_size:
-            self._head_size += len(data)
+            self._head_size += received
             if self._head_size > MAX_HEAD_BYTES:
-                self._refuse(InvalidRequest(f"The request head exceeds {MAX_HEAD_BYTES} bytes. Shorten it."), 431)
+                self._refuse_head()
+        elif self._beside_body > MAX_HEAD_BYTES:
+            if getattr(self.cycle, "response_started", False):
+                self.transport.close()
+            else:
+                why = f"More than {MAX_HEAD_BYTES} bytes follow each other that are no body. Send fewer trailers."
+                self._refuse(InvalidRequest(why), 431)
+
+    def _refuse_head(self) -> None:
+        self._refuse(InvalidRequest(f"The request head exceeds {MAX_HEAD_BYTES} bytes. Shorten it."), 431)
 
     def _is_known_request(self, data: bytes) -> bool:
         """Begin to answer a request whose head another had, byte by byte, and that came whole: it is not parsed again.
@@ -305,9 +333,9 @@ class QuickHttpProtocol(HttpToolsProtocol):
             self._head = self.headers
             self._parts = []
             self.cycle = cast("Any", _Cycle())
-        self._head_size = 0
+        self._head_size = self._beside_body = 0
         if not self.parser.should_upgrade():
-            self.headers = []  # for trailers, which never become headers
+            self.headers = _Trailers()
 
     def _check_single(self) -> None:
         single = [name for name, _ in self.headers if name in _ONCE]
@@ -318,6 +346,7 @@ class QuickHttpProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """Collect a chunk of the body."""
+        self._beside_body = 0
         if self._endpoint is not None:
             self._parts.append(body)
         else:
