@@ -229,7 +229,7 @@ class QuickHttpProtocol(HttpToolsProtocol):
                 return
         if not self._is_reading and b"pgrade:" in data[:MAX_HEAD_BYTES] and not self._may_upgrade(data):
             head, end, rest = data.partition(b"\r\n\r\n")
-            data = _UPGRADE.sub(b"", head, count=1) + end + rest
+            data = _UPGRADE.sub(b"", head) + end + rest
             self._whole = b""
         self._beside_body += len(data)
         super().data_received(data)
@@ -287,6 +287,9 @@ class QuickHttpProtocol(HttpToolsProtocol):
         self._stop_waiting()
         super()._unset_keepalive_if_required()  # the timer of an earlier request would close what is idle no more
         super().handle_websocket_upgrade()
+        protocol = self.transport.get_protocol()
+        if not getattr(protocol, "handshake_initiated", True):  # it waits without end for a head that it can read
+            self._refuse(InvalidRequest("This request cannot open a WebSocket. Send a GET without a body."), 400)
 
     def _stop_waiting(self) -> None:
         if self._patience is not None:
@@ -323,6 +326,9 @@ class QuickHttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Choose the fast path or uvicorn's path for a request."""
         self._check_single()
+        if self.parser.should_upgrade() and not self._should_upgrade():  # the parser would drop all that follows
+            self._complaint = "The server does not speak the protocol in 'Upgrade'. Leave the header out."
+            raise ValueError(self._complaint)
         path, _, self._query = self.url.partition(b"?")
         endpoint = self._direct.get((self.parser.get_method(), path))
         if endpoint is None or not self._is_plain(endpoint):
