@@ -215,6 +215,17 @@ async def test_a_body_may_come_in_small_chunks_with_trailers(port: int) -> None:
     await writer.wait_closed()
 
 
+async def test_an_encoded_slash_makes_another_path(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for path, status in ((b"/ojs/v1/jobs", 200), (b"/ojs%2Fv1/jobs", 404), (b"/ojs/v1%2fadmin/tokens", 404)):
+        writer.write(b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % path)
+        async with asyncio.timeout(PATIENCE):
+            ((answered, _, content),) = await answers_of(reader, 1)
+        assert answered == status, content
+    writer.close()
+    await writer.wait_closed()
+
+
 async def test_a_request_that_is_half_sent_when_the_server_stops_is_answered(service: Service) -> None:
     async with serving(service) as (server, number):
         reader, writer = await asyncio.open_connection("127.0.0.1", number)

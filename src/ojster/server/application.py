@@ -213,12 +213,13 @@ class Application:
         """What the protocol remembers of the heads of requests."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope = with_encoded_slashes(scope)  # first: ``/ojs%2Fv1/jobs`` is another path than ``/ojs/v1/jobs``
         if scope["type"] == "http":
             endpoint = self._direct.get((scope["method"], scope["path"]))
             if endpoint is not None:
                 await endpoint(scope, receive, send)
                 return
-        await self._app(with_encoded_slashes(scope), receive, send)
+        await self._app(scope, receive, send)
 
     async def drain(self) -> None:
         """Answer parked fetches and announce the shutdown to event streams. This is the first step of a shutdown."""
