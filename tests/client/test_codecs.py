@@ -6,6 +6,7 @@ Spec: ojs-encryption
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -16,7 +17,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from ojster import App, CodecError, Duplicate, Encryption, Gzip, InvalidRequest, JobFailed, Unique, Worker
+from ojster import (
+    App,
+    CodecError,
+    Duplicate,
+    Encryption,
+    Gzip,
+    InvalidRequest,
+    JobFailed,
+    PayloadTooLarge,
+    Unique,
+    Worker,
+)
 from ojster.handlers.codec import Codec, Codecs
 from ojster.handlers.job_options import request_of
 from ojster.jobs.job_json import to_json
@@ -158,6 +170,34 @@ async def test_tampered_payloads_are_refused() -> None:
             codecs.decode([payload | wrong], meta)
     with pytest.raises(CodecError, match="zstd"):
         codecs.decode([payload | {"encoding": "zstd/plain"}], meta)
+
+
+def packed(data: bytes, encoding: str = "gzip/plain") -> dict[str, Any]:
+    return {"ojs_encoded": True, "encoding": encoding, "data": base64.b64encode(data).decode()}
+
+
+def test_a_small_job_does_not_fill_the_memory_of_a_worker() -> None:
+    codecs, bomb = Codecs([Gzip(max_bytes=1_000)]), gzip.compress(b"[" + b" " * 100_000 + b"]")
+    with pytest.raises(CodecError, match="more than 1000 bytes without compression"):
+        codecs.decode([packed(bomb)], {})
+    with pytest.raises(CodecError, match="more than 1000 bytes"):
+        codecs.decode([packed(gzip.compress(bomb), "gzip/plain+gzip/plain")], {})
+    with pytest.raises(CodecError, match="more than 67108864 bytes"):
+        Codecs([Gzip()]).decode([packed(gzip.compress(b" " * (64 * 2**20 + 1)))], {})
+    with pytest.raises(CodecError, match="not JSON"):
+        Codecs([Gzip()]).decode([packed(gzip.compress(b"[" * 100_000))], {})
+    for broken in (bomb[:-1], bomb + b"x", b"x"):
+        with pytest.raises(CodecError, match="gzip"):
+            Codecs([Gzip()]).decode([packed(broken)], {})
+
+
+def test_arguments_that_no_worker_would_decompress_are_not_compressed() -> None:
+    codecs = Codecs([Gzip(max_bytes=10)])
+    assert codecs.decode(json.loads(codecs.encode(b"[12345678]", {}, {}, "t")[0]), {}) == [12345678]
+    with pytest.raises(PayloadTooLarge, match="11 bytes before compression; at most 10"):
+        codecs.encode(b"[123456789]", {}, {}, "t")
+    with pytest.raises(ValueError, match="positive"):
+        Gzip(max_bytes=0)
 
 
 async def test_keys_must_be_keys() -> None:

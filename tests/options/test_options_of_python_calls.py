@@ -105,6 +105,7 @@ RETURNED: Final[Calls] = {
 """Calls whose options change what they return, and a value of each."""
 
 ELSEWHERE: Final[dict[str, str]] = {
+    "Gzip": "client/test_codecs.py",
     "verify_signature": "core/test_signatures.py",
     "HandlerRegister.discover": "client/test_declaring.py",
     "FlowDeclarations.flow": "flows/test_pinned_flows.py",

@@ -14,11 +14,13 @@ import gzip
 import hashlib
 import hmac
 import os
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
 
+from ojster.core.errors import PayloadTooLarge
 from ojster.core.values import to_json
 from ojster.jobs.encoding import ENCODINGS, KEY_ID, LEGACY_ENCRYPTED, is_encoded
 from ojster.jobs.names import DEFAULT_QUEUE
@@ -32,6 +34,7 @@ _VERSION: Final = b"\x01"
 _NONCE: Final = 12
 _TAG: Final = 16
 _KEY: Final = 32
+_GZIP_FORMAT: Final = 16 + zlib.MAX_WBITS
 
 
 class CodecError(Exception):
@@ -80,6 +83,17 @@ class Codec(Protocol):
 class Gzip:
     """Gzip compression. Place it before ``Encryption``, because encrypted data does not compress.
 
+    Parameters
+    ----------
+    max_bytes:
+        Maximum size of the arguments of a job before compression, in bytes. A small job could otherwise fill the memory
+        of a worker.
+
+    Raises
+    ------
+    ValueError
+        ``max_bytes`` is not positive.
+
     Examples
     --------
     >>> from ojster import App, Gzip
@@ -96,6 +110,11 @@ class Gzip:
     name: Final = "gzip/plain"
     key_id: Final = None
 
+    def __init__(self, *, max_bytes: int = 64 * 2**20) -> None:
+        if max_bytes < 1:
+            raise ValueError(f"'max_bytes' must be positive, not {max_bytes}.")
+        self._max_bytes = max_bytes
+
     def encode(self, data: bytes) -> bytes:
         """Return the compressed data.
 
@@ -108,7 +127,18 @@ class Gzip:
         -------
         bytes
             The data in gzip format.
+
+        Raises
+        ------
+        PayloadTooLarge
+            The data has more than ``max_bytes`` bytes.
         """
+        if len(data) > self._max_bytes:
+            raise PayloadTooLarge(
+                f"The arguments take {len(data)} bytes before compression; at most {self._max_bytes} are allowed. "
+                "Pass a file, or raise 'max_bytes' of Gzip.",
+                limit=self._max_bytes,
+            )
         return gzip.compress(data, mtime=0)
 
     def decode(self, data: bytes, key_id: str | None) -> bytes:
@@ -129,12 +159,21 @@ class Gzip:
         Raises
         ------
         CodecError
-            The data is not in gzip format.
+            The data is not in gzip format, or has more than ``max_bytes`` bytes without compression.
         """
+        stream = zlib.decompressobj(_GZIP_FORMAT)
         try:
-            return gzip.decompress(data)
-        except (OSError, EOFError, ValueError) as error:
+            plain = stream.decompress(data, self._max_bytes + 1)
+        except zlib.error as error:
             raise CodecError(f"The arguments are not valid gzip data: {error}. Were they altered?") from None
+        if len(plain) > self._max_bytes:
+            raise CodecError(
+                f"The arguments take more than {self._max_bytes} bytes without compression. Raise 'max_bytes' of Gzip, "
+                "if you trust whoever has enqueued the job."
+            )
+        if not stream.eof or stream.unused_data:
+            raise CodecError("The arguments are not one whole gzip stream. Were they altered?")
+        return plain
 
 
 class Encryption:
@@ -376,5 +415,5 @@ class Codecs:
             data = codec.decode(data, key_id)
         try:
             return msgspec.json.decode(data)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise CodecError(f"The decoded arguments are not JSON: {error}. Were they altered?") from None
