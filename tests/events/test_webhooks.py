@@ -438,6 +438,9 @@ async def test_the_next_address_is_tried_if_one_cannot_be_reached(
         ("100.64.0.1", False),
         ("224.0.0.1", False),
         ("255.255.255.255", False),
+        ("192.0.0.8", False),
+        ("192.0.0.192", False),
+        ("192.88.99.1", False),
         ("::1", False),
         ("::7f00:1", False),
         ("::ffff:127.0.0.1", False),
@@ -450,6 +453,8 @@ async def test_the_next_address_is_tried_if_one_cannot_be_reached(
         ("fec0::1", False),
         ("fd00::1", False),
         ("ff02::1", False),
+        ("3fff::1", False),
+        ("5f00::1", False),
     ],
 )
 def test_addresses_that_stand_for_others_are_not_public(address: str, expected: bool) -> None:

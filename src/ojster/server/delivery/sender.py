@@ -45,6 +45,11 @@ _TRANSLATED: Final = tuple(
 )
 """Networks whose addresses stand for IPv4 addresses, which may be private ones; and site-local addresses."""
 
+_SPECIAL: Final = tuple(
+    ipaddress.ip_network(network) for network in ("192.0.0.0/24", "192.88.99.0/24", "3fff::/20", "5f00::/16")
+)
+"""Special-purpose networks that some versions of Python count as public. Clouds have metadata servers in the first."""
+
 
 class Refused(Exception):
     """The endpoint must not, or cannot, be called."""
@@ -229,7 +234,7 @@ def is_public(address: str) -> bool:
     ip = ipaddress.ip_address(address)
     if ip.is_multicast or not ip.is_global:
         return False
-    return ip.version == 4 or not any(ip in network for network in _TRANSLATED)
+    return not any(ip in network for network in (*_SPECIAL, *_TRANSLATED))
 
 
 async def _look_up(host: str, port: int) -> list[Any]:
