@@ -461,6 +461,28 @@ def test_addresses_that_stand_for_others_are_not_public(address: str, expected: 
     assert is_public(address) is expected
 
 
+@pytest.mark.parametrize("end", ["\nERROR forged", "\x1b[31m", "x" * 70_000, "?a=\x7f"])
+async def test_a_url_that_no_client_calls_is_refused(end: str) -> None:
+    sender = WebhookSender(trusting=True)
+    with pytest.raises(InvalidRequest, match="not a valid URL"):
+        await sender.check("https://somewhere.invalid/" + end)
+    with pytest.raises(Refused, match="not a valid URL"):
+        await sender.send(Subscription("s", "http://127.0.0.1/" + end, ("*",), "secret", 0), {"type": "t"}, "d")
+
+
+async def test_the_log_names_the_host_of_an_endpoint_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def lookup(*_: Any, **__: Any) -> list[Any]:
+        raise socket.gaierror("nobody knows it")
+
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
+    with caplog.at_level("INFO"):
+        await WebhookSender().check("https://somewhere.invalid/hooks/SECRET?key=SECRET")
+    assert "somewhere.invalid" in caplog.text
+    assert "SECRET" not in caplog.text
+
+
 async def test_hosts_at_one_address_share_no_connection(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     """The certificate that protects a connection names one host."""
     port = int(endpoint.url.rsplit(":", 1)[1].split("/")[0])

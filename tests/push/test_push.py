@@ -522,6 +522,17 @@ async def test_a_redirect_is_followed_with_the_same_signed_body(
     assert (job.attempt, len(function.seen), function.seen[0]) == (1, 2, function.seen[1])
 
 
+@pytest.mark.parametrize("location", ["http://[", "http://xn--a/", "//a:99999999/"])
+async def test_an_endpoint_that_redirects_to_no_address_is_turned_off(
+    bench: Bench, pusher: PushWorker, function: Function, location: str
+) -> None:
+    function.answers = [Response("", 307, {"Location": location})]
+    await put(bench.service, function.url)
+    job = await bench.push()
+    assert "valid URL" in await becomes(bench, "disabled")
+    assert (await reaches(bench, job, "available")).attempt == 0
+
+
 async def test_an_endpoint_that_redirects_for_ever_is_turned_off(
     bench: Bench, pusher: PushWorker, function: Function
 ) -> None:

@@ -108,14 +108,16 @@ class Sender:
         InvalidRequest
             The URL is malformed or not allowed.
         """
+        host = ""
         try:
             parts = self._parts(url)
+            host = parts.hostname or ""
             if not self.trusting:
-                await self._addresses(parts.hostname or "", parts.port or 443)
+                await self._addresses(host, parts.port or 443)
         except Refused as refusal:
             raise InvalidRequest(f"The URL cannot be used: {refusal}.", field=field) from None
         except OSError:
-            log.info("cannot resolve the host of the endpoint %s; accepting it anyway", url)
+            log.info("cannot resolve %s, the host of an endpoint; accepting it anyway", host)
 
     async def post(
         self, url: str, headers: dict[str, str], body: bytes, keys: Iterable[str], *, seconds: float, largest: int
@@ -145,11 +147,15 @@ class Sender:
         started = time.perf_counter()
         async with asyncio.timeout(seconds):
             for _ in range(MAX_REDIRECTS + 1):
-                status, answered, content = await self._post(url, signed, body, seconds, largest)
+                try:
+                    status, answered, content = await self._post(url, signed, body, seconds, largest)
+                    target = urljoin(url, answered.get("location", ""))
+                except ValueError:  # the client looks at the address, too
+                    raise Refused("it redirects to an invalid URL") from None
                 if not (300 <= status < 400 and "location" in answered):
                     taken = time.perf_counter() - started
                     return Received(status, taken, content[:largest], answered, len(content) > largest)
-                url = urljoin(url, answered["location"])
+                url = target
         raise Refused(f"it redirects more than {MAX_REDIRECTS} times")
 
     async def _post(
@@ -197,7 +203,8 @@ class Sender:
         try:
             parts = urlsplit(url)
             port = parts.port
-        except ValueError:
+            _ = httpx.URL(url).host  # the client refuses more than ``urlsplit``: control characters, and long URLs
+        except (ValueError, httpx.InvalidURL):
             raise Refused("it is not a valid URL") from None
         allowed = ("https", "http") if self.trusting else ("https",)
         if parts.scheme not in allowed or not parts.hostname or port == 0:
