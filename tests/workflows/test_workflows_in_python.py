@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from xml.etree import ElementTree
 
 import pytest
@@ -363,6 +363,13 @@ def everything(app: App) -> Any:
         gate("end"),
         name="all",
     )
+
+
+@pytest.mark.parametrize("format", ["mermaid", "svg"])
+async def test_a_drawing_has_no_control_characters_of_names(app: App, format: Literal["mermaid", "svg"]) -> None:
+    drawn = chain(gate("end").set(display_name="a\x1b[31m\nb\u202ec"), name="all").draw(format)
+    assert "a\ufffd[31m\ufffdb\ufffdc" in drawn
+    assert all(character.isprintable() or character == "\n" for character in drawn)
 
 
 async def test_a_workflow_is_drawn_before_and_after_it_runs(app: App) -> None:

@@ -185,7 +185,7 @@ class _Mermaid:
 
 
 def _quoted(text: str) -> str:
-    return '"' + re.sub(r'["<>&]', lambda match: f"#{ord(match[0])};", text) + '"'
+    return '"' + re.sub(r'["<>&]', lambda match: f"#{ord(match[0])};", printable(text)) + '"'
 
 
 # SVG
