@@ -11,6 +11,7 @@ from ojster.core.errors import NotFound
 from ojster.core.json_objects import read_members
 from ojster.jobs import history
 from ojster.jobs.history import Entry
+from ojster.jobs.interventions import Cancellation, cancel, delete
 from ojster.jobs.messages import Release
 from ojster.jobs.scope import Caller
 from ojster.schedules.retention import forget
@@ -262,6 +263,17 @@ async def test_a_deleted_dead_letter_leaves_no_history(bench: Bench) -> None:
     job = await bench.push(retry={"max_attempts": 1, "on_exhaustion": "dead_letter"})
     await bench.fail(await bench.fetch_one())
     await bench.service.jobs.delete_dead(job.id)
+    assert await bench.run(rows, None) == 0
+
+
+async def test_a_job_that_is_deleted_in_the_transaction_that_has_changed_it_leaves_no_history(bench: Bench) -> None:
+    job = await bench.push()
+
+    def change_and_delete(tx: Any, ids: Any) -> list[Any]:
+        cancel(tx, [Cancellation(id) for id in ids])
+        return delete(tx, ids)
+
+    assert (await bench.run(change_and_delete, job.id)).state == "cancelled"
     assert await bench.run(rows, None) == 0
 
 

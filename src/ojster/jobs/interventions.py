@@ -390,6 +390,9 @@ def delete_jobs(tx: Transaction, jobs: Sequence[tuple[int, str, str, str]]) -> N
         tx.execute_many(f"DELETE FROM {table} WHERE seq = ?", [(seq,) for seq in seqs])
     for delete_beside in hooks(tx).deleted:
         delete_beside(tx, seqs)
+    # What other calls of this transaction have noted is written at its end, and nothing would delete it any more.
+    gone = frozenset(seqs)
+    tx.effects.history = [entry for entry in tx.effects.history if entry[0] not in gone]
 
 
 def _wrong_state(job: Job, verb: str, rule: str) -> Conflict:
