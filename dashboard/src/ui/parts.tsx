@@ -1,6 +1,6 @@
 /** Small parts that all pages are made of. */
 import { type ComponentChildren, Fragment, type JSX } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { Link, useLocation, useSearch } from "wouter-preact";
 import type { Loaded } from "../api/use";
 import { Icon, type IconName } from "./icons";
@@ -51,9 +51,17 @@ type ButtonProps = Omit<JSX.HTMLAttributes<HTMLButtonElement>, "icon"> & {
   type?: "button" | "submit";
 };
 
-export function Button({ icon, kind, isSmall, children, type = "button", ...rest }: ButtonProps) {
+/** A button. The second click of a double click counts only if the button still says what it said at the first one. */
+export function Button({ icon, kind, isSmall, children, type = "button", onClick, ...rest }: ButtonProps) {
+  const words = String(rest["aria-label"] ?? children);
+  const clicked = useRef(words);
+  const click: typeof onClick = (event) => {
+    if (event.detail > 1 && words !== clicked.current) return event.preventDefault();
+    clicked.current = words;
+    onClick?.(event);
+  };
   return (
-    <button type={type} class={`button ${kind ?? ""} ${isSmall ? "small" : ""}`} {...rest}>
+    <button type={type} class={`button ${kind ?? ""} ${isSmall ? "small" : ""}`} onClick={click} {...rest}>
       {icon && <Icon name={icon} />}
       {children}
     </button>
