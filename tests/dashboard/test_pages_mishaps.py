@@ -35,3 +35,18 @@ async def test_the_second_click_of_a_double_click_does_not_undo_the_first(
     await open_page(page, server, "queues/mail")
     await page.get_by_role("button", name="Resume queue").wait_for()
     assert await page.get_by_role("button", name="Pause queue").count() == 0
+
+
+async def test_an_id_is_copied_where_the_browser_has_no_clipboard(bench: Bench, server: str, page: Page) -> None:
+    """As on http at another address than this machine's."""
+    job = await bench.push()
+    await page.add_init_script(
+        "Object.defineProperty(navigator, 'clipboard', {value: undefined});"
+        "document.addEventListener('copy', () => window.copied = document.activeElement.value)"
+    )
+    await open_page(page, server, f"jobs/{job.id}")
+    button = page.get_by_role("button", name="Copy the id")
+    await button.click()
+    await page.get_by_text("Copied", exact=True).wait_for()
+    assert await page.evaluate("window.copied") == job.id
+    assert await button.evaluate("one => one === document.activeElement")

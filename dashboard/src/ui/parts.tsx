@@ -286,15 +286,37 @@ export function FormEnd(props: { problem?: string; action: string; isSending: bo
   );
 }
 
-export function Copy({ text, label = "Copy" }: { text: string; label?: string }) {
-  const [isDone, setDone] = useState(false);
-  const copy = async (): Promise<void> => {
+/** Copies a text beside an element. Browsers have a clipboard on https and on this machine alone; the old way works on http. */
+async function copyText(text: string, beside: Element): Promise<boolean> {
+  try {
     await navigator.clipboard.writeText(text);
-    setDone(true);
-    window.setTimeout(() => setDone(false), 1500);
+    return true;
+  } catch {
+    const field = document.createElement("textarea");
+    field.className = "hidden";
+    field.value = text;
+    beside.after(field); // in the same dialog: what is outside of one cannot be selected
+    field.select();
+    const isCopied = document.execCommand("copy");
+    field.remove();
+    (beside as HTMLElement).focus();
+    return isCopied;
+  }
+}
+
+export function Copy({ text, label = "Copy" }: { text: string; label?: string }) {
+  const [outcome, setOutcome] = useState<"copy" | "check" | "alert">("copy");
+  const copy = async (beside: Element): Promise<void> => {
+    setOutcome((await copyText(text, beside)) ? "check" : "alert");
+    window.setTimeout(() => setOutcome("copy"), 1500);
   };
   return (
-    <Button kind="plain" isSmall icon={isDone ? "check" : "copy"} aria-label={label} title={label} onClick={() => void copy()} />
+    <>
+      <Button kind="plain" isSmall icon={outcome} aria-label={label} title={said} onClick={(event) => void copy(event.currentTarget)} />
+      <span class="hidden" role="status">
+        {outcome === "copy" ? "" : said}
+      </span>
+    </>
   );
 }
 
@@ -302,6 +324,7 @@ export function Copy({ text, label = "Copy" }: { text: string; label?: string })
 export function Chip({ label, remove }: { label: string; remove: () => void }) {
   return (
     <button type="button" class="chip" onClick={remove}>
+  const said = { copy: label, check: "Copied", alert: "The browser does not copy: select the text" }[outcome];
       {label} <Icon name="cross" />
       <span class="hidden">Remove</span>
     </button>
