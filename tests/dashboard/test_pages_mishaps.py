@@ -9,7 +9,7 @@ import pytest
 from tests.browser import needs_browser
 from tests.conftest import Bench
 from tests.dashboard.conftest import BUILT
-from tests.dashboard.test_pages import open_page
+from tests.dashboard.test_pages import is_loaded, open_page
 
 if TYPE_CHECKING:
     from playwright.async_api import Page
@@ -50,3 +50,20 @@ async def test_an_id_is_copied_where_the_browser_has_no_clipboard(bench: Bench, 
     await page.get_by_text("Copied", exact=True).wait_for()
     assert await page.evaluate("window.copied") == job.id
     assert await button.evaluate("one => one === document.activeElement")
+
+
+async def test_pages_of_a_list_are_turned_by_keyboard_without_looking_for_the_button_again(
+    bench: Bench, server: str, page: Page
+) -> None:
+    for number in range(120):
+        await bench.push("one.of.many", number)
+    await open_page(page, server, "jobs?type=one.of.many")
+    await page.get_by_role("button", name="Older").focus()
+    for _ in range(2):
+        before = page.url
+        await page.keyboard.press("Enter")
+        await page.wait_for_function("before => location.href !== before", arg=before)
+        await is_loaded(page)
+    newer = page.get_by_role("button", name="Newer")
+    assert await page.get_by_role("button", name="Older").is_disabled()
+    assert await newer.evaluate("one => one === document.activeElement")

@@ -331,17 +331,32 @@ export function Chip({ label, remove }: { label: string; remove: () => void }) {
   );
 }
 
-/** The buttons of a list in pages; without a way, there is no such page. */
+/** The button that was pressed with the keyboard, until the next page has it again. */
+let pressed: string | null = null;
+
+/** The buttons of a list in pages; without a way, there is no such page. They keep the focus while the list is replaced. */
 export function Turn({ newer, older, labels = ["Newer", "Older"] }: { newer?: () => void; older?: () => void; labels?: [string, string] }) {
   return (
     <>
-      <span style={{ marginLeft: "auto" }} />
-      <Button isSmall disabled={!newer} onClick={() => newer?.()}>
+      <span style={{ marginLeft: "auto" }} ref={place} />
+      <Button isSmall disabled={!newer} onClick={turn(labels[0], newer)}>
         {labels[0]}
       </Button>
-      <Button isSmall disabled={!older} onClick={() => older?.()}>
+      <Button isSmall disabled={!older} onClick={turn(labels[1], older)}>
         {labels[1]}
       </Button>
+  const place = useRef<HTMLSpanElement>(null);
+  useEffect(() => {
+    if (pressed === null || document.activeElement !== document.body) return void (pressed = null);
+    const buttons = [...(place.current?.parentElement?.querySelectorAll("button") ?? [])].filter((one) => labels.includes(one.innerText));
+    const usable = buttons.filter((one) => !one.disabled);
+    (usable.find((one) => one.innerText === pressed) ?? usable[0])?.focus();
+    pressed = null;
+  });
+  const turn = (label: string, way: (() => void) | undefined) => (event: MouseEvent) => {
+    pressed = event.detail ? null : label;
+    way?.();
+  };
     </>
   );
 }
