@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 
 from tests.browser import needs_browser
 from tests.conftest import Bench
-from tests.dashboard.conftest import BUILT
+from tests.dashboard.conftest import BUILT, Watched
 from tests.dashboard.test_pages import is_loaded, open_page
 
 if TYPE_CHECKING:
     from playwright.async_api import Page
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, needs_browser, BUILT]
+
+NOT_FOUND = "Failed to load resource: the server responded with a status of 404"
 
 
 async def test_the_second_click_of_a_double_click_does_not_undo_the_first(
@@ -50,6 +53,27 @@ async def test_an_id_is_copied_where_the_browser_has_no_clipboard(bench: Bench, 
     await page.get_by_text("Copied", exact=True).wait_for()
     assert await page.evaluate("window.copied") == job.id
     assert await button.evaluate("one => one === document.activeElement")
+
+
+async def test_a_job_that_is_not_there_has_a_page_that_says_so_and_one_that_was_deleted_is_no_longer_shown(
+    bench: Bench, server: str, watched: Watched, page: Page
+) -> None:
+    watched.expected = (NOT_FOUND,)
+    job = await bench.push("soon.gone", queue="quick")
+    await bench.ack(await bench.fetch_one("quick"))
+    await open_page(page, server, f"jobs/{job.id}", "soon.gone")
+    async with httpx.AsyncClient(base_url=server) as elsewhere:
+        await elsewhere.post("/ojs/v1/jobs/bulk/delete", json={"job_ids": [job.id]})
+    await page.get_by_role("button", name="Delete job").click()
+    watched.expected = (NOT_FOUND, "Failed to load resource: the server responded with a status of 422")
+    await page.get_by_role("button", name="Delete this job").click()
+    said = page.get_by_role("status").get_by_text(f"There is no job {job.id}.")
+    await said.wait_for()
+    await page.get_by_role("heading", level=1, name="Job", exact=True).wait_for()
+    assert await page.title() == "Job · Ojster"
+    assert await page.get_by_role("button", name="Delete job").count() == 0
+    await page.get_by_role("button", name="Close the message").click()
+    await said.wait_for(state="detached")
 
 
 async def test_pages_of_a_list_are_turned_by_keyboard_without_looking_for_the_button_again(

@@ -98,6 +98,11 @@ export function useData<T>(key: string | null, load: () => Promise<T>, live: Liv
       } catch (error) {
         if (state.current !== current) return;
         current.error = error as ApiError;
+        if (current.error.status === 404) {
+          // It was deleted meanwhile: what it was must not look as if it still were.
+          current.data = undefined;
+          kept.delete(current.key);
+        }
         window.clearTimeout(retrying.current);
         if (current.error.status === 0) retrying.current = window.setTimeout(() => void read(), RETRY_MS);
       }

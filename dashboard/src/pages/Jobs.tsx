@@ -154,6 +154,8 @@ interface Foreseen {
   refused: number;
   as_of: string | undefined;
   next?: string | null;
+  /** Why the first one is not changed, in the server's words; of jobs that are named alone. */
+  reason?: string;
 }
 
 async function call(action: Act, body: { job_ids?: string[]; filter?: Selection; dry_run?: boolean; cursor?: string }): Promise<Foreseen> {
@@ -168,7 +170,7 @@ async function call(action: Act, body: { job_ids?: string[]; filter?: Selection;
   const answer = data ?? (error as Schemas["BulkChangedAnswer"] | undefined);
   if (answer?.total_matched === undefined) return accepted<never>(Promise.resolve({ error, response }));
   const done = answer.retried ?? answer.cancelled ?? answer.deleted ?? 0;
-  return { done, refused: answer.total_matched - done, as_of: answer.as_of, next: answer.next_cursor };
+  return { done, refused: answer.total_matched - done, as_of: answer.as_of, next: answer.next_cursor, reason: answer.items?.find((one) => one.reason)?.reason ?? undefined };
 }
 
 /** What an action on all jobs that match would do: a question names this number, and the action has the same filter. */
@@ -184,9 +186,10 @@ const REFUSED = "could not be, in their state";
 const said = (action: Act, done: number, refused: number, why = REFUSED): string =>
   `${many(done, "job")} ${WORDS[action].done}.${refused > 0 ? ` ${number(refused)} ${why}.` : ""}`;
 
-/** Changes jobs that are named. */
+/** Changes jobs that are named; throws the server's reason if it does not change the only one. */
 export async function steer(action: Act, ids: string[]): Promise<string> {
-  const { done, refused } = await call(action, { job_ids: ids });
+  const { done, refused, reason } = await call(action, { job_ids: ids });
+  if (ids.length === 1 && reason) throw new Error(reason);
   return said(action, done, refused);
 }
 

@@ -22,6 +22,8 @@ interface Toast {
   text: string;
   undo?: () => Promise<unknown>;
 }
+  /** Why something was not done: it stays until somebody closes it, who may have looked away. */
+  isRefusal: boolean;
 
 /** Work on many things in parts, one after the other. */
 export interface PartWork {
@@ -75,9 +77,13 @@ export function DialogHost({ children }: { children: ComponentChildren }) {
           },
         });
       });
-    const tell = (text: string, undo?: () => Promise<unknown>): void => {
+    const show = (text: string, isRefusal: boolean, undo?: () => Promise<unknown>): number => {
       const key = ++last;
-      setToasts((known) => [...known.slice(-3), { key, text, undo }]);
+      setToasts((known) => [...known.filter((one) => one.text !== text).slice(-3), { key, text, undo, isRefusal }]);
+      return key;
+    };
+    const tell = (text: string, undo?: () => Promise<unknown>): void => {
+      const key = show(text, false, undo);
       window.setTimeout(() => setToasts((known) => known.filter((one) => one.key !== key)), undo ? 10_000 : 5_000);
     };
     const act: Dialogs["act"] = async (work, question, undo) => {
@@ -88,7 +94,7 @@ export function DialogHost({ children }: { children: ComponentChildren }) {
         if (done) tell(done, undo);
         return true;
       } catch (error) {
-        tell((error as Error).message);
+        show((error as Error).message, true);
         return false;
       }
     };
@@ -127,7 +133,8 @@ export function DialogHost({ children }: { children: ComponentChildren }) {
     if (!isEmpty && isBelow) shown.showPopover();
   }, [toasts, isRunning]);
   const undo = async (toast: Toast): Promise<void> => {
-    setToasts((known) => known.filter((one) => one !== toast));
+  const close = (toast: Toast): void => setToasts((known) => known.filter((one) => one !== toast));
+    close(toast);
     await dialogs.act(async () => {
       await toast.undo?.();
       return "Undone.";
@@ -160,6 +167,7 @@ export function DialogHost({ children }: { children: ComponentChildren }) {
                 </Button>
               )}
             </div>
+              {toast.isRefusal && <Button isSmall icon="cross" aria-label="Close the message" onClick={() => close(toast)} />}
           ))}
         </div>
       </div>

@@ -92,10 +92,16 @@ export function Problem({ error, retry }: { error: Error; retry?: () => void }) 
   );
 }
 
-/** Shows data that may be on its way: the place is kept, so that nothing jumps when it comes. */
-export function Shown<T>(props: { of: Loaded<T>; rows?: number; children: (data: T) => ComponentChildren }) {
+/**
+ * Shows data that may be on its way: the place is kept, so that nothing jumps when it comes. `page`: the title of the page
+ * that says why there is none, if the data would be a whole page.
+ */
+export function Shown<T>(props: { of: Loaded<T>; rows?: number; page?: string; children: (data: T) => ComponentChildren }) {
   const { data, error, reload } = props.of;
-  if (data === undefined && error) return <Problem error={error} retry={reload} />;
+  if (data === undefined && error) {
+    const problem = <Problem error={error} retry={reload} />;
+    return props.page ? <Page title={props.page}>{problem}</Page> : problem;
+  }
   if (data === undefined) {
     return (
       <div class="stack" aria-busy="true" aria-label="Loading">

@@ -22,9 +22,9 @@ export function Actions({ job, reload }: { job: Job; reload: () => void }) {
     };
     const question = questions[action] && { ...questions[action], isDangerous: true };
     if (await act(() => steer(action, [job.id]), question)) {
-      if (action === "delete") go("/jobs");
-      else reload();
+      if (action === "delete") return go("/jobs");
     }
+    reload(); // also after a refusal: the job is not as it is shown
   };
   const activate = async (): Promise<void> => {
     await act(async () => {

@@ -31,7 +31,7 @@ export function JobPage({ id }: { id: string }) {
     kinds: ["job", "queue", "worker", "system"],
   });
   return (
-    <Shown of={job} rows={10}>
+    <Shown of={job} rows={10} page="Job">
       {(shown) => {
         const chosen = tab || (shown.errors?.length ? "errors" : "history");
         return (

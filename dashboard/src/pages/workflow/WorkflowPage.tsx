@@ -54,7 +54,7 @@ export function WorkflowPage({ id }: { id: string }) {
   };
   const turn = isWhole ? undefined : { newer: pages.newer, older: pages.older(steps.data?.next_cursor) };
   return (
-    <Shown of={workflow} rows={10}>
+    <Shown of={workflow} rows={10} page="Workflow">
       {(shown) => (
         <Page
           title={nameOf(shown)}
