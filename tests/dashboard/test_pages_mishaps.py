@@ -9,6 +9,7 @@ import pytest
 
 from tests.browser import needs_browser
 from tests.conftest import Bench
+from tests.dashboard import data
 from tests.dashboard.conftest import BUILT, Watched
 from tests.dashboard.test_pages import is_loaded, open_page
 
@@ -74,6 +75,20 @@ async def test_a_job_that_is_not_there_has_a_page_that_says_so_and_one_that_was_
     assert await page.get_by_role("button", name="Delete job").count() == 0
     await page.get_by_role("button", name="Close the message").click()
     await said.wait_for(state="detached")
+
+
+async def test_a_form_that_cannot_be_read_says_so_in_the_dialog_that_was_asked_for(
+    bench: Bench, server: str, watched: Watched, page: Page
+) -> None:
+    watched.expected = ("Failed to load resource",)
+    id = await data.expense(bench)
+    await open_page(page, server, f"workflows/{id}")
+    await page.route("**/ojs/v1/jobs/*", lambda route: route.abort())
+    await page.get_by_role("button", name="Answer step").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_role("alert").get_by_text("The server does not answer").wait_for()
+    await dialog.get_by_role("button", name="Close form").click()
+    await dialog.wait_for(state="detached")
 
 
 async def test_pages_of_a_list_are_turned_by_keyboard_without_looking_for_the_button_again(

@@ -5,7 +5,7 @@ import { useMay } from "../../api/session";
 import { useData } from "../../api/use";
 import { titleOf } from "../../graph/model";
 import { Dialog, useDialogs } from "../../ui/dialogs";
-import { Button, Card } from "../../ui/parts";
+import { Button, Card, Shown } from "../../ui/parts";
 import { type JsonSchema, SchemaForm } from "../../ui/schema-form";
 import { type Info, readSteps, type Row } from "./read";
 
@@ -103,9 +103,16 @@ function Suspended({ id, step, reload }: { id: string; step: Row; reload: () => 
           </Button>
         </span>
       )}
-      {isOpen && job.data && (
+      {isOpen && (
         <Dialog label={`Answer ${step.path}`} close={() => setOpen(false)}>
-          <SchemaForm schema={wait?.form ?? { title: "Result", description: "Handed to the workflow, as JSON." }} action="Send answer" send={send} close={() => setOpen(false)} />
+          <Shown of={job}>
+            {() => <SchemaForm schema={wait?.form ?? { title: "Result", description: "Handed to the workflow, as JSON." }} action="Send answer" send={send} close={() => setOpen(false)} />}
+          </Shown>
+          {!job.data && (
+            <div class="inside buttons">
+              <Button onClick={() => setOpen(false)}>Close form</Button>
+            </div>
+          )}
         </Dialog>
       )}
     </li>
