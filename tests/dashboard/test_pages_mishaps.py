@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 
+from ojster.core.durations import SECOND
 from tests.browser import needs_browser
 from tests.conftest import Bench
 from tests.dashboard import data
@@ -54,6 +56,18 @@ async def test_an_id_is_copied_where_the_browser_has_no_clipboard(bench: Bench, 
     await page.get_by_text("Copied", exact=True).wait_for()
     assert await page.evaluate("window.copied") == job.id
     assert await button.evaluate("one => one === document.activeElement")
+
+
+@pytest.mark.parametrize("minutes", [30, -30])
+async def test_a_browser_whose_clock_is_wrong_shows_ages_by_the_clock_of_the_server(
+    bench: Bench, server: str, page: Page, minutes: int
+) -> None:
+    await bench.push("fresh")
+    await page.clock.install(time=bench.clock.now / SECOND + 60 * minutes)
+    await page.goto(f"{server}/dashboard/jobs?since=900")
+    table = page.get_by_role("table", name="Jobs")
+    await table.get_by_role("link", name="fresh").wait_for()
+    assert re.search(r"\d min|\d h", await table.inner_text()) is None
 
 
 async def test_a_job_that_is_not_there_has_a_page_that_says_so_and_one_that_was_deleted_is_no_longer_shown(

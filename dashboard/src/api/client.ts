@@ -1,6 +1,6 @@
 /** Calls of the public API, with the types of its own OpenAPI document. */
 import createClient from "openapi-fetch";
-import { hear } from "./heard";
+import { compareClocks, hear } from "./heard";
 import type { components, paths } from "./schema";
 
 export type Schemas = components["schemas"];
@@ -32,10 +32,12 @@ async function limited(request: Request): Promise<Response> {
   try {
     if (!isRead) freshUntil = Date.now() + limit;
     else if (Date.now() >= freshUntil) request.headers.set("Cache-Control", "max-age=1");
+    const sent = Date.now();
     const answer = await fetch(request, { signal: ended.signal });
+    const { status, statusText, headers } = answer;
+    compareClocks(headers.get("Date"), sent);
     const body = await answer.arrayBuffer();
     hear();
-    const { status, statusText, headers } = answer;
     if (headers.has("Age")) seconds += 1;
     return new Response(body.byteLength ? body : null, { status, statusText, headers });
   } catch (error) {

@@ -1,5 +1,6 @@
 /** What a picture of a workflow knows: levels of steps, read when they are unfolded. */
 import { accepted, client, query, type Schemas } from "../api/client";
+import { now } from "../api/heard";
 
 export type Step = Schemas["LevelStep"];
 
@@ -49,7 +50,7 @@ export function spansOf(step: Times): { waited: Span; ran: Span; stopped: Span }
   const stop = momentOf(step.stop_requested_at);
   // A job that is suspended, or waits for another attempt, does not run; nor does a wait, which lasts for all that.
   const isIdle = !!step.job_state && step.job_state !== "active" && step.type !== "ojster.wait" && stop === null;
-  const until = completed ?? Date.now();
+  const until = completed ?? now();
   return {
     waited: enqueued === null ? null : [enqueued, started ?? until],
     ran: started === null || (isIdle && completed === null) ? null : [started, stop ?? until],

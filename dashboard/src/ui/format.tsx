@@ -4,6 +4,7 @@
  * No other module formats any of them: what two pages show of one thing reads the same.
  */
 import { useEffect, useState } from "preact/hooks";
+import { now } from "../api/heard";
 
 export type Zone = "local" | "utc";
 
@@ -147,7 +148,7 @@ const relative = new Intl.RelativeTimeFormat(undefined, { style: "short", numeri
 
 /** How long ago a time is, or in how long: `3 min ago`, `vor 3 Min.`. */
 export function ago(at: number): string {
-  const distance = Date.now() - at;
+  const distance = now() - at;
   const size = Math.abs(distance);
   if (size < 1500) return isEnglish ? "now" : relative.format(0, "second");
   const [value, unit] = largest(size);
@@ -161,7 +162,7 @@ export function Time({ at }: { at: string | null | undefined }) {
   const value = at ? Date.parse(at) : NaN;
   useEffect(() => {
     if (Number.isNaN(value)) return;
-    const every = Math.abs(Date.now() - value) < 60_000 ? 1000 : 15_000;
+    const every = Math.abs(now() - value) < 60_000 ? 1000 : 15_000;
     const timer = window.setInterval(() => !document.hidden && tick((count) => count + 1), every);
     return () => window.clearInterval(timer);
   }, [value]);
@@ -174,7 +175,7 @@ export function Time({ at }: { at: string | null | undefined }) {
 }
 
 /** For how long something has been so. */
-export const since = (at: string): string => coarse(Math.max(0, Date.now() - Date.parse(at)));
+export const since = (at: string): string => coarse(Math.max(0, now() - Date.parse(at)));
 
 export const exact = (at: string | number): string => moment(typeof at === "string" ? Date.parse(at) : at);
 
@@ -182,13 +183,13 @@ export const exact = (at: string | number): string => moment(typeof at === "stri
 export const instant = (at: number): string => new Date(at).toISOString();
 
 /** A time so long ago, in milliseconds, as the API takes it. */
-export const timestamp = (milliseconds: number): string => new Date(Date.now() - milliseconds).toISOString();
+export const timestamp = (milliseconds: number): string => new Date(now() - milliseconds).toISOString();
 
 /** A point of a chart in the chosen zone, so that its lines stand at full hours and days of that zone. */
 export const wallClock = (at: number, inUtc: (date: Date) => Date): Date => (shownZone() === "utc" ? inUtc(new Date(at)) : new Date(at));
 
 export const between = (from: string | null | undefined, to: string | null | undefined): string =>
-  from ? duration(Math.max(0, (to ? Date.parse(to) : Date.now()) - Date.parse(from))) : "–";
+  from ? duration(Math.max(0, (to ? Date.parse(to) : now()) - Date.parse(from))) : "–";
 
 /** The end of an id: enough to tell it from its neighbours, which begin alike. */
 export const tail = (id: string): string => id.slice(-12);

@@ -1,6 +1,7 @@
 /** Throughput and times of waiting and running over time: of all queues, or of one queue, type, worker or host. */
 import { useState } from "preact/hooks";
 import { accepted, client, query } from "../api/client";
+import { now } from "../api/heard";
 import { useData } from "../api/use";
 import { Chart } from "./chart";
 import { duration, fraction, instant, many, number, Time } from "./format";
@@ -40,7 +41,7 @@ export function History({ subject, choices, choose }: Of) {
   const { period, seconds, step } = RANGES[range];
   const load = () => {
     // At the start of a step, so that all pages ask the same.
-    const since = instant((Math.floor(Date.now() / 1000 / step) * step - seconds) * 1000);
+    const since = instant((Math.floor(now() / 1000 / step) * step - seconds) * 1000);
     return accepted(
       client.GET("/ojs/v1/admin/stats/history", { params: { query: query({ period, since, ...(subject && { [subject.by]: subject.name }) }) } }),
     );
@@ -192,7 +193,7 @@ interface Step {
 
 /** The steps of a range, with those in which nothing happened. */
 function filled(data: Step[], seconds: number, step: number) {
-  const last = Math.floor(Date.now() / 1000 / step) * step;
+  const last = Math.floor(now() / 1000 / step) * step;
   const times: number[] = [];
   for (let at = last - seconds + step; at <= last; at += step) times.push(at);
   const known = new Map(data.map((one) => [Math.round(Date.parse(one.timestamp) / 1000), one]));

@@ -1,4 +1,5 @@
 /** How far a job is, its attempts in time, and their errors. */
+import { now } from "../../api/heard";
 import { duration, percent, Time } from "../../ui/format";
 import { Failure } from "../../ui/failure";
 import { Json } from "../../ui/json";
@@ -51,7 +52,7 @@ function spansOf(job: Job, events: Entry[]): Span[] {
     }
     since = at;
   }
-  if (!FINAL.has(job.state)) spans.push({ label: isRunning ? "runs" : "waits", from: since, to: Math.max(since, Date.now()), kind: isRunning ? "run" : "wait" });
+  if (!FINAL.has(job.state)) spans.push({ label: isRunning ? "runs" : "waits", from: since, to: Math.max(since, now()), kind: isRunning ? "run" : "wait" });
   return spans;
 }
 
