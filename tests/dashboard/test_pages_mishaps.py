@@ -120,3 +120,17 @@ async def test_pages_of_a_list_are_turned_by_keyboard_without_looking_for_the_bu
     newer = page.get_by_role("button", name="Newer")
     assert await page.get_by_role("button", name="Older").is_disabled()
     assert await newer.evaluate("one => one === document.activeElement")
+
+
+async def test_the_type_of_an_error_a_tag_and_a_message_turn_nothing_around_them(
+    bench: Bench, server: str, page: Page
+) -> None:
+    await bench.push("plain.type", queue="bad", tags=["vip\u202e"], retry={"max_attempts": 1})
+    job = await bench.fail(await bench.fetch_one("bad"), type="Wrong\u202e", message="it failed")
+    for path in ("errors", f"jobs/{job.id}", "jobs?error_type=Wrong\u202e"):
+        await open_page(page, server, path)
+        await page.get_by_text("WrongU+202E").first.wait_for()
+        raw = await page.evaluate("document.querySelector('main').innerText.includes('\\u202e')")
+        assert not raw, path
+    await open_page(page, server, f"jobs/{job.id}")
+    await page.get_by_text("vipU+202E").wait_for()

@@ -6,6 +6,7 @@ import { useData } from "../api/use";
 import { NewDialog, useDialogs } from "../ui/dialogs";
 import { bytes, compact, duration, number, period, Time } from "../ui/format";
 import { Button, Empty, Facts, Page, Shown, Table, Tabs } from "../ui/parts";
+import { Line } from "../ui/plain";
 import { Secret } from "../ui/secret";
 import { Audit } from "./Audit";
 
@@ -252,7 +253,7 @@ function Tokens() {
             columns={[
               { label: "Token", className: "grow", cell: (token) => (
                 <>
-                  <b>{token.name}</b> {token.is_session && <small>logged in</small>}
+                  <b><Line text={token.name} /></b> {token.is_session && <small>logged in</small>}
                 </>
               ) },
               { label: "May", cell: (token) => token.grants.map((one) => `${one.role}${one.tenant && one.tenant !== "*" ? ` in ${one.tenant}` : ""}`).join(", ") },

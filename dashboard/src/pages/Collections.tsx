@@ -7,6 +7,7 @@ import { useDialogs } from "../ui/dialogs";
 import { bytes, number, tail, Time } from "../ui/format";
 import { Json } from "../ui/json";
 import { Button, Card, Empty, JobLink, Page, Shown, Table } from "../ui/parts";
+import { Line } from "../ui/plain";
 import { FileLink } from "./job/Left";
 
 export function CollectionsPage() {
@@ -35,7 +36,7 @@ export function CollectionsPage() {
                       <Link href={`/collections/${encodeURIComponent(one.name)}`}>
                         <b>{one.name}</b>
                       </Link>
-                      {one.description && <span class="sub clip">{one.description}</span>}
+                      {one.description && <span class="sub clip"><Line text={one.description} /></span>}
                     </>
                   ),
                 },
@@ -116,7 +117,7 @@ export function CollectionPage({ name }: { name: string }) {
               keyOf={(item) => String(item.id)}
               empty={<Empty icon="collections" title="No items" />}
               columns={[
-                { label: "Item", cell: (item) => <b>{item.name}</b> },
+                { label: "Item", cell: (item) => <b><Line text={item.name} /></b> },
                 {
                   label: "Content",
                   className: "grow",

@@ -43,7 +43,7 @@ export function ErrorsPage() {
         title: `${isRetry ? "Retry" : "Delete"} ${type} after ${error_type}?`,
         text: (
           <>
-            <p class="clip">{pattern}</p>
+            <p class="clip"><Line text={pattern} /></p>
             <p>
               {isRetry
                 ? `${size} of this type gave up with this message, and run again with all their attempts. Fix the cause before.`
@@ -98,7 +98,7 @@ export function ErrorsPage() {
                     className: "grow",
                     cell: (group) => (
                       <>
-                        <b>{group.error_type}</b> <span class="quiet">in</span> {group.type}
+                        <b><Line text={group.error_type} /></b> <span class="quiet">in</span> {group.type}
                         <span class="sub clip" title={group.message}>
                           <Line text={group.pattern || (group.message ?? "")} />
                         </span>

@@ -77,7 +77,7 @@ export function JobsPage() {
                                 onClick={() => choose({ [name]: toggled(chosen[name], one.value) })}
                                 title={one.value}
                               >
-                                {name === "state" ? <State state={one.value} /> : <span class="name">{one.value}</span>}
+                                {name === "state" ? <State state={one.value} /> : <span class="name"><Line text={one.value} /></span>}
                                 <span class="n">{countOf(data, name, one, chosen, jobs.data)}</span>
                               </button>
                             </li>

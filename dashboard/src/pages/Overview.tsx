@@ -6,6 +6,7 @@ import { coarse, compact, since, tail } from "../ui/format";
 import { DIMENSIONS, History, type Subject } from "../ui/history";
 import { Icon } from "../ui/icons";
 import { Card, Page, Shown } from "../ui/parts";
+import { Plain } from "../ui/plain";
 import { JOB_STATES, State } from "../ui/states";
 import { OwnAttention, OwnWork } from "./OwnOverview";
 
@@ -134,7 +135,7 @@ function Attention() {
                       <span class="hidden">{finding.level}</span>
                     </span>
                     <span>
-                      {finding.message}
+                      <Plain text={finding.message} />
                       {finding.since && (
                         <span class="quiet">
                           {" "}

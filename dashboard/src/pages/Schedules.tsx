@@ -6,6 +6,7 @@ import { type Dialogs, NewDialog, useDialogs } from "../ui/dialogs";
 import { exact, number, Time } from "../ui/format";
 import { exactly, unrounded, valueIn } from "../ui/json-text";
 import { Button, Card, Empty, Page, Shown, Table } from "../ui/parts";
+import { Line } from "../ui/plain";
 import { State } from "../ui/states";
 import { Runs, Strip } from "./ScheduleRuns";
 
@@ -114,7 +115,7 @@ function Crons({ crons, reload }: { crons: Cron[]; reload: () => void }) {
             cell: (cron) => (
               <>
                 <b>{cron.name}</b>
-                <span class="sub clip">{cron.description ?? cron.starts}</span>
+                <span class="sub clip"><Line text={cron.description ?? cron.starts} /></span>
               </>
             ),
           },

@@ -5,6 +5,7 @@ import { useData } from "../api/use";
 import { useDialogs } from "../ui/dialogs";
 import { ago, between, compact, exact, many, number, Time } from "../ui/format";
 import { Bar, Button, Card, Empty, JobLink, Page, Shown, Table } from "../ui/parts";
+import { Line } from "../ui/plain";
 import { State } from "../ui/states";
 import { PushEndpoints } from "./PushEndpoints";
 
@@ -41,7 +42,7 @@ function Lost() {
         {lost.data.workers.map((worker) => (
           <li key={`${worker.tenant_id ?? ""} ${worker.worker_id}`}>
             <span>
-              <b>{worker.hostname ?? worker.worker_id}</b> was lost {ago(Date.parse(worker.lost_at))}, held {many(worker.held, "job")}
+              <b><Line text={worker.hostname ?? worker.worker_id} /></b> was lost {ago(Date.parse(worker.lost_at))}, held {many(worker.held, "job")}
               <span class="place">
                 <span class="mono">{worker.worker_id}</span>, last heard {exact(worker.last_heartbeat_at)}
               </span>
@@ -130,8 +131,8 @@ function WorkerTable({ workers, reload }: { workers: Worker[]; reload: () => voi
           className: "grow",
           cell: (worker) => (
             <>
-              <b class="clip">{worker.hostname ?? worker.worker_id}</b>
-              {worker.hostname && <span class="sub mono clip">{worker.worker_id}</span>}
+              <b class="clip"><Line text={worker.hostname ?? worker.worker_id} /></b>
+              {worker.hostname && <span class="sub mono clip"><Line text={worker.worker_id} /></span>}
               {isGlobal && (
                 <Link href={`/?worker=${encodeURIComponent(worker.worker_id)}`} aria-label={`The worker ${worker.worker_id} over time`}>
                   Over time
@@ -139,7 +140,7 @@ function WorkerTable({ workers, reload }: { workers: Worker[]; reload: () => voi
               )}{" "}
               {worker.labels.map((label) => (
                 <span class="tag" key={label}>
-                  {label}
+                  <Line text={label} />
                 </span>
               ))}
             </>

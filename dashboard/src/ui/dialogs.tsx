@@ -3,6 +3,7 @@ import { createContext, type ComponentChildren } from "preact";
 import { useContext, useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { number } from "./format";
 import { Bar, Button, FormEnd } from "./parts";
+import { Line, Plain } from "./plain";
 import { useSending } from "./sending";
 
 export interface Question {
@@ -21,9 +22,9 @@ interface Toast {
   key: number;
   text: string;
   undo?: () => Promise<unknown>;
-}
   /** Why something was not done: it stays until somebody closes it, who may have looked away. */
   isRefusal: boolean;
+}
 
 /** Work on many things in parts, one after the other. */
 export interface PartWork {
@@ -132,8 +133,8 @@ export function DialogHost({ children }: { children: ComponentChildren }) {
     if (isEmpty || isBelow) shown.hidePopover();
     if (!isEmpty && isBelow) shown.showPopover();
   }, [toasts, isRunning]);
-  const undo = async (toast: Toast): Promise<void> => {
   const close = (toast: Toast): void => setToasts((known) => known.filter((one) => one !== toast));
+  const undo = async (toast: Toast): Promise<void> => {
     close(toast);
     await dialogs.act(async () => {
       await toast.undo?.();
@@ -160,14 +161,14 @@ export function DialogHost({ children }: { children: ComponentChildren }) {
         <div class="told" role="status" aria-live="polite">
           {toasts.map((toast) => (
             <div class="toast" key={toast.key}>
-              <span>{toast.text}</span>
+              <span><Plain text={toast.text} /></span>
               {toast.undo && (
                 <Button isSmall onClick={() => void undo(toast)}>
                   Undo
                 </Button>
               )}
-            </div>
               {toast.isRefusal && <Button isSmall icon="cross" aria-label="Close the message" onClick={() => close(toast)} />}
+            </div>
           ))}
         </div>
       </div>
@@ -225,7 +226,7 @@ function Asked({ question, answer }: { question: Question; answer: (text: string
           if (isReady) answer(text);
         }}
       >
-        <h2>{question.title}</h2>
+        <h2><Line text={question.title} /></h2>
         <div>{question.text}</div>
         {question.field && (
           <label class="field">

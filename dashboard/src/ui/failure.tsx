@@ -1,6 +1,7 @@
 /** An error of a job or a step, with its backtrace. */
 import type { ComponentChildren } from "preact";
 import { Long } from "./json";
+import { Line } from "./plain";
 
 interface Failed {
   type?: unknown;
@@ -14,7 +15,7 @@ export function Failure(props: { error: Failed; of?: string; children?: Componen
   return (
     <div class="failure">
       <b>
-        {String(type ?? "Error")} {props.of && <span class="quiet">{props.of}</span>}
+        <Line text={String(type ?? "Error")} /> {props.of && <span class="quiet">{props.of}</span>}
       </b>
       <Long text={String(message ?? "")} className="told" />
       {Array.isArray(backtrace) && (

@@ -4,7 +4,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { Link, useLocation, useSearch } from "wouter-preact";
 import type { Loaded } from "../api/use";
 import { Icon, type IconName } from "./icons";
-import { Line } from "./plain";
+import { Line, Plain } from "./plain";
 
 export function Page(props: {
   title: string;
@@ -125,6 +125,9 @@ export interface Column<T> {
   className?: string;
 }
 
+/** A text of a cell on its own: what it contains changes nothing around it. */
+const alone = (cell: ComponentChildren): ComponentChildren => (typeof cell === "string" ? <Plain text={cell} /> : cell);
+
 export function Table<T>(props: {
   columns: Column<T>[];
   rows: T[];
@@ -168,7 +171,7 @@ export function Table<T>(props: {
                 <tr>
                   {props.columns.map((column) => (
                     <td class={`${column.className ?? ""} ${column.label ? "" : "actions"}`} data-label={column.label} key={column.label}>
-                      {column.cell(row)}
+                      {alone(column.cell(row))}
                     </td>
                   ))}
                 </tr>
@@ -316,6 +319,7 @@ export function Copy({ text, label = "Copy" }: { text: string; label?: string })
     setOutcome((await copyText(text, beside)) ? "check" : "alert");
     window.setTimeout(() => setOutcome("copy"), 1500);
   };
+  const said = { copy: label, check: "Copied", alert: "The browser does not copy: select the text" }[outcome];
   return (
     <>
       <Button kind="plain" isSmall icon={outcome} aria-label={label} title={said} onClick={(event) => void copy(event.currentTarget)} />
@@ -330,8 +334,7 @@ export function Copy({ text, label = "Copy" }: { text: string; label?: string })
 export function Chip({ label, remove }: { label: string; remove: () => void }) {
   return (
     <button type="button" class="chip" onClick={remove}>
-  const said = { copy: label, check: "Copied", alert: "The browser does not copy: select the text" }[outcome];
-      {label} <Icon name="cross" />
+      <Line text={label} /> <Icon name="cross" />
       <span class="hidden">Remove</span>
     </button>
   );
@@ -342,15 +345,6 @@ let pressed: string | null = null;
 
 /** The buttons of a list in pages; without a way, there is no such page. They keep the focus while the list is replaced. */
 export function Turn({ newer, older, labels = ["Newer", "Older"] }: { newer?: () => void; older?: () => void; labels?: [string, string] }) {
-  return (
-    <>
-      <span style={{ marginLeft: "auto" }} ref={place} />
-      <Button isSmall disabled={!newer} onClick={turn(labels[0], newer)}>
-        {labels[0]}
-      </Button>
-      <Button isSmall disabled={!older} onClick={turn(labels[1], older)}>
-        {labels[1]}
-      </Button>
   const place = useRef<HTMLSpanElement>(null);
   useEffect(() => {
     if (pressed === null || document.activeElement !== document.body) return void (pressed = null);
@@ -363,6 +357,15 @@ export function Turn({ newer, older, labels = ["Newer", "Older"] }: { newer?: ()
     pressed = event.detail ? null : label;
     way?.();
   };
+  return (
+    <>
+      <span style={{ marginLeft: "auto" }} ref={place} />
+      <Button isSmall disabled={!newer} onClick={turn(labels[0], newer)}>
+        {labels[0]}
+      </Button>
+      <Button isSmall disabled={!older} onClick={turn(labels[1], older)}>
+        {labels[1]}
+      </Button>
     </>
   );
 }

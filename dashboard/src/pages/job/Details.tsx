@@ -5,6 +5,7 @@ import type { Schemas } from "../../api/client";
 import { number, period, tail, Time } from "../../ui/format";
 import { Json } from "../../ui/json";
 import { Bar, Card, Facts, JobLink } from "../../ui/parts";
+import { Line } from "../../ui/plain";
 import { endOf, type Job, ranOf, waitedOf } from "../Jobs";
 
 /** Attributes that the page shows elsewhere, or that are of no use to people; the others are listed as they are. */
@@ -79,7 +80,7 @@ export function Details({ job }: { job: Job }) {
           known.tags?.length
             ? known.tags.map((tag) => (
                 <span class="tag" key={tag}>
-                  {tag}
+                  <Line text={tag} />
                 </span>
               ))
             : null,

@@ -4,6 +4,7 @@ import { useData } from "../../api/use";
 import { bytes, Time } from "../../ui/format";
 import { Json } from "../../ui/json";
 import { Empty, Shown, Table } from "../../ui/parts";
+import { Line } from "../../ui/plain";
 
 export function Items({ id }: { id: string }) {
   const items = useData(`items of ${id}`, () => accepted(client.GET("/ojs/v1/jobs/{job}/items", { params: { path: { job: id } } })), {
@@ -37,7 +38,7 @@ export function Items({ id }: { id: string }) {
 export function FileLink({ id, name, size }: { id: string; name: string; size: number }) {
   return (
     <a href={new URL(`../ojs/v1/files/${encodeURIComponent(id)}/content`, document.baseURI).href} download={name}>
-      {name} <span class="quiet">({bytes(size)})</span>
+      <Line text={name} /> <span class="quiet">({bytes(size)})</span>
     </a>
   );
 }

@@ -5,6 +5,7 @@ import { useData } from "../../api/use";
 import { Time } from "../../ui/format";
 import { Json } from "../../ui/json";
 import { Facts, Shown, Table } from "../../ui/parts";
+import { Line } from "../../ui/plain";
 import { NoteList } from "../job/Notes";
 import type { Info } from "./read";
 
@@ -41,7 +42,7 @@ export function Data({ workflow }: { workflow: Info }) {
           rows={items.data?.items ?? []}
           keyOf={(item) => String(item.id)}
           columns={[
-            { label: "Item", cell: (item) => <b>{item.name}</b> },
+            { label: "Item", cell: (item) => <b><Line text={item.name} /></b> },
             { label: "Content", className: "grow", cell: (item) => <Json value={item.data ?? item.file} label={item.name} /> },
           ]}
         />
