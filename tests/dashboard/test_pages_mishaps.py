@@ -134,3 +134,15 @@ async def test_the_type_of_an_error_a_tag_and_a_message_turn_nothing_around_them
         assert not raw, path
     await open_page(page, server, f"jobs/{job.id}")
     await page.get_by_text("vipU+202E").wait_for()
+
+
+async def test_a_count_of_jobs_that_no_worker_can_run_says_when_there_are_more(
+    bench: Bench, server: str, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ojster.fleet.unrunnable.MAX_EXAMINED", 3)
+    for _ in range(5):
+        await bench.push(queue="lonely")
+    await open_page(page, server)
+    await page.get_by_text("No worker can run at least 3 jobs in the queue lonely").wait_for()
+    await open_page(page, server, "workers")
+    await page.get_by_role("table", name="Jobs that no worker can run").get_by_text("≥ 3").wait_for()

@@ -10,6 +10,7 @@ import pytest
 from ojster import App
 from ojster.core.errors import InvalidRequest
 from ojster.core.json_objects import read_members
+from ojster.fleet import unrunnable
 from ojster.fleet.workers import Heartbeat
 from tests.conftest import Bench
 
@@ -48,6 +49,17 @@ async def test_jobs_beside_those_that_unknown_workers_run_are_not_reported(bench
     assert {one.code for one in (await bench.service.jobs.explain(needing.id)).reasons}.isdisjoint({"no_worker"})
     await bench.ack(held)
     assert len(await bench.service.fleet.unrunnable()) == 2
+
+
+async def test_a_count_of_jobs_that_no_worker_can_run_says_when_there_are_more(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unrunnable, "MAX_EXAMINED", 3)
+    for queue, number in (("few", 2), ("many", 5)):
+        for _ in range(number):
+            await bench.push(queue=queue)
+    groups = await bench.service.fleet.unrunnable()
+    assert [(one.queue, one.jobs, one.is_complete) for one in groups] == [("few", 2, True), ("many", 3, False)]
 
 
 async def test_jobs_that_no_worker_can_run_are_reported_with_the_reason(bench: Bench) -> None:

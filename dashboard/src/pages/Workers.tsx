@@ -207,7 +207,7 @@ function Unrunnable() {
         columns={[
           { label: "Queue", className: "mid", cell: (one) => <Link href={`/queues/${encodeURIComponent(one.queue)}`}>{one.queue}</Link> },
           { label: "Type", cell: (one) => one.type ?? "any" },
-          { label: "Jobs", className: "num", cell: (one) => compact(one.jobs) },
+          { label: "Jobs", className: "num", cell: (one) => `${one.is_complete ? "" : "≥ "}${compact(one.jobs)}` },
           { label: "Why", className: "grow", cell: (one) => one.reasons.join(" ") },
           { label: "Oldest", className: "num", cell: (one) => <JobLink id={one.job_id} /> },
         ]}

@@ -173,7 +173,8 @@ def _unrunnable(now: Look) -> Table:
     table = _table("\nNo worker can run", "queue", "type", "# jobs", "because")
     for group in now.unrunnable:
         reasons = Text("; ".join(group.reasons), style="red")
-        table.add_row(Text(group.queue), Text(group.type or ""), f"{group.jobs:,}", reasons)
+        least = "" if group.is_complete else "≥ "
+        table.add_row(Text(group.queue), Text(group.type or ""), f"{least}{group.jobs:,}", reasons)
     return table
 
 

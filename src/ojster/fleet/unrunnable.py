@@ -36,6 +36,8 @@ class Unrunnable(msgspec.Struct, frozen=True):
     ----------
     jobs, job_id:
         Number of jobs, among the first ``MAX_EXAMINED`` of the queue, and the id of the oldest.
+    is_complete:
+        Whether all jobs of the queue were examined; otherwise there may be more.
     reasons:
         What the closest worker lacks, or that no worker takes jobs of the queue.
     type:
@@ -47,6 +49,7 @@ class Unrunnable(msgspec.Struct, frozen=True):
     job_id: str
     reasons: list[str]
     type: str | None = None
+    is_complete: bool = True
 
 
 def list_unrunnable(tx: Transaction, requests: Sequence[None]) -> list[list[Unrunnable]]:
@@ -150,23 +153,33 @@ def _without_needs(tx: Transaction, present: PresentWorkers) -> list[Unrunnable]
         if any(worker.takes_all for worker in workers) or (not workers and present.has_unknown(queue)):
             continue  # one worker takes all jobs, or is unknown, so the jobs need not be read
         kinds, group = ("type, version", "GROUP BY type, version") if workers else ("NULL, NULL", "")
-        for type, version, jobs, seq in tx.execute(
+        looked_at = tx.execute(
             f"""
             SELECT {kinds}, count(*), min(seq)
             FROM ({_LOOKED_AT}) AS looked_at
             {group}
             """,
             {"queue": queue, "most": MAX_EXAMINED},
-        ):
+        )
+        is_complete = sum(jobs for _, _, jobs, _ in looked_at) < MAX_EXAMINED
+        for type, version, jobs, seq in looked_at:
             reasons = present.reasons(queue, type, version, None)
             if jobs and reasons:
-                groups.append(_unrunnable(tx, queue, jobs, seq, reasons, type))
+                groups.append(_unrunnable(tx, queue, jobs, seq, reasons, type, is_complete))
     return groups
 
 
-def _unrunnable(tx: Transaction, queue: str, jobs: int, seq: int, reasons: list[str], type: str | None) -> Unrunnable:
+def _unrunnable(
+    tx: Transaction,
+    queue: str,
+    jobs: int,
+    seq: int,
+    reasons: list[str],
+    type: str | None,
+    is_complete: bool = True,
+) -> Unrunnable:
     ((id,),) = tx.execute("SELECT id FROM jobs WHERE seq = :seq", {"seq": seq})
-    return Unrunnable(queue, jobs, str(id), reasons, type)
+    return Unrunnable(queue, jobs, str(id), reasons, type, is_complete)
 
 
 def _unmet_requirements(worker: Abilities, type: str, version: int | None, needs: Needs | None) -> list[str]:

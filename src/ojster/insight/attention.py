@@ -193,7 +193,8 @@ def _unrunnable(tx: Transaction) -> Iterator[Finding]:
     flows = {trouble.name for trouble in unrunnable_flows(tx, groups)}
     for group in groups:
         what = "" if group.type is None else f" of type {group.type}"
-        message = f"No worker can run {_jobs(group.jobs)}{what} in the queue {group.queue}: {'; '.join(group.reasons)}."
+        number = ("" if group.is_complete else "at least ") + _jobs(group.jobs)
+        message = f"No worker can run {number}{what} in the queue {group.queue}: {'; '.join(group.reasons)}."
         if group.type in flows:
             message += (
                 " Start workers with the code of these flows, or move them to another version with "

@@ -68,7 +68,16 @@ def list_unrunnable(url: str, as_json: bool) -> None:
         as_json,
         {"unrunnable": groups},
         ("queue", "type", "# jobs", "oldest", "reasons"),
-        [(group.queue, group.type, group.jobs, Id(group.job_id), "; ".join(group.reasons)) for group in groups],
+        [
+            (
+                group.queue,
+                group.type,
+                group.jobs if group.is_complete else f"≥ {group.jobs}",
+                Id(group.job_id),
+                "; ".join(group.reasons),
+            )
+            for group in groups
+        ],
         "Every waiting job has a worker that can run it.",
     )
 
