@@ -98,7 +98,9 @@ def broken(tx: Transaction, _: object) -> dict[str, Any]:
 @for_each
 def unfinished(tx: Transaction, _: object) -> list[tuple[Any, ...]]:
     """Return the jobs and workflows that have not ended, with what tells why."""
-    jobs = tx.execute("SELECT id, state, queue, limit_key, suspension FROM jobs WHERE finished_at IS NULL")
+    jobs = tx.execute(
+        "SELECT id, state, queue, limit_key, suspension, node, due_at FROM jobs WHERE finished_at IS NULL"
+    )
     return [*jobs, *tx.execute("SELECT id, state, held_at, due_at FROM workflows WHERE finished_at IS NULL")]
 
 

@@ -74,8 +74,11 @@ class Life:
 
     async def release(self) -> None:
         """Release all workflows, cancel those that wait, and answer jobs that wait for an answer."""
-        for state in ("running", "compensating", "failed", "cancelled"):  # branches of those that have ended may go on
-            await self._call("POST", "/workflows/release", {"filter": {"state": state}})
+        await self._call("POST", "/workflows/release", {"filter": {"state": ["running", "compensating"]}})
+        for state in ("failed", "cancelled"):  # their branches may be held
+            page = await self._call("GET", f"/workflows?state={state}&limit=200")
+            for id in [workflow["id"] for workflow in page.json()["workflows"] if workflow.get("held")]:
+                await self._call("POST", f"/workflows/{id}/release")
         await self._call("POST", "/workflows/cancel", {"filter": {"state": "running"}})
         answer = await self._call("GET", "/jobs?state=pending&limit=200")
         for job in answer.json()["jobs"]:

@@ -50,7 +50,7 @@ async def live(http: Http, bench: Bench, seed: int) -> None:
             if not await bench.run(unfinished, None):
                 break
             await life.release()
-    assert await bench.run(unfinished, None) == [], f"the life {seed}"
+    assert not (stuck := await bench.run(unfinished, None)), f"the life {seed}: {stuck}"
     assert await bench.run(broken, None) == {}, f"the life {seed}, at its end"
     await life.forget()
     assert await bench.run(left, None) == [], f"the life {seed}"
