@@ -77,6 +77,8 @@ def newcomer(tmp_path: Path) -> Newcomer:
         (("worker", "jobs:app"), 1, ("import each other in a circle", "jobs.py", "--include")),
         (("worker", "shop", "--include", ""), 1, ("'' is no name of a module", "shop.jobs")),
         (("worker", "shop", "--include", ".*"), 1, ("'' is no name of a module",)),
+        (("worker", "shop.py"), 1, ("No module 'shop.py'", "Name the module, not its file: shop.")),
+        (("worker", "./sub/shop.py:app"), 1, ("'./sub/shop.py' is no name of a module", "such as sub.shop.")),
         (("worker", ".shop"), 1, ("'.shop' is no name of a module",)),
         (("serve", "--plugin", ":f"), 1, ("'' is no name of a module",)),
         (("serve", "--plugin", "os:getcwd"), 1, ("'os:getcwd' does not take a service",)),

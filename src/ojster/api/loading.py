@@ -39,15 +39,18 @@ def load_plugin(where: str) -> Callable[[Any], object]:
 
 def _import(name: str) -> ModuleType:
     """Import a module; the working directory is searched, too."""
+    module = name.removesuffix(".py").lstrip("./").replace("/", ".")
     if not name or name.startswith("."):
-        raise InvalidRequest(f"{name!r} is no name of a module. Name one, such as shop.jobs.")
+        example = module if "/" in name else "shop.jobs"
+        raise InvalidRequest(f"{name!r} is no name of a module. Name one, such as {example}.")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            raise InvalidRequest(f"No module {name!r} in {os.getcwd()}. Check the name.") from None
+            what = "Check the name." if module == name else f"Name the module, not its file: {module}."
+            raise InvalidRequest(f"No module {name!r} in {os.getcwd()}. {what}") from None
         raise
     except ImportError as error:
         if "partially initialized" not in str(error):
