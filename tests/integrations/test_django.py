@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -166,3 +167,11 @@ def test_the_connection_of_the_jobs_is_as_safe_as_django_s() -> None:
     given |= {"HOST": "db", "PORT": ""}
     url = _url_beside(given | {"OPTIONS": {"sslmode": "verify-full", "sslrootcert": "/etc/ca.pem", "pool": True}})
     assert url == "postgresql://ada:a%2Fb@/shop?host=db&sslmode=verify-full&sslrootcert=%2Fetc%2Fca.pem"
+
+
+def test_django_without_tasks_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("django.tasks", "django_tasks"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "ojster.django.tasks_api", raising=False)
+    with pytest.raises(ImportError, match=r"needs django-tasks .* Run: pip install 'ojster\[django\]'"):
+        importlib.import_module("ojster.django.tasks_api")

@@ -8,7 +8,10 @@ try:
     from django.tasks.backends.base import BaseTaskBackend
     from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
 except ImportError:
-    import django_tasks as tasks
+    try:
+        import django_tasks as tasks
+    except ImportError as error:
+        raise ImportError(f"Django before 6 needs django-tasks ({error}). Run: pip install 'ojster[django]'") from None
     from django_tasks import base, exceptions, signals
     from django_tasks.backends.base import BaseTaskBackend
     from django_tasks.exceptions import TaskResultDoesNotExist
