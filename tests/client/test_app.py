@@ -17,6 +17,7 @@ from ojster import (
     Duplicate,
     InvalidRequest,
     JobContext,
+    JobFailed,
     JobOptions,
     JobType,
     NotFound,
@@ -27,6 +28,7 @@ from ojster import (
 )
 from ojster.api.loading import load_app
 from ojster.core.ids import new_id
+from ojster.handlers import job_handle
 from tests.waiting import PATIENCE
 
 
@@ -308,3 +310,45 @@ def test_a_workflow_keeps_its_own_name_and_options_when_it_is_started() -> None:
     assert msgspec.json.decode(made["name"]) == "publish"
     assert msgspec.json.decode(made["options"]) == {"queue": "reports"}
     app.close()
+
+
+@pytest.mark.anyio
+async def test_a_wait_for_a_job_that_no_worker_takes_is_logged_once(
+    app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(job_handle, "TAKEN_WITHIN_SECONDS", 0.0)
+
+    @app.job("mail.send")
+    def send(to: str) -> str:
+        return to
+
+    @app.job("later")
+    def later() -> None: ...
+
+    with pytest.raises(TimeoutError):
+        await (await later.using(delay=60).aenqueue()).aresult(timeout=0.01)
+    assert caplog.text == ""  # it waits for its time
+    job = await send.aenqueue("ada")
+    with pytest.raises(TimeoutError):
+        await job.aresult(timeout=0.01)
+    assert [record.getMessage() for record in caplog.records] == [
+        (
+            f"no worker has taken the job {job.id} (mail.send) within 0 s. Start one that has a handler for "
+            f"'mail.send'; in a test, call drain(). `ojster jobs explain {job.id}` says what it waits for."
+        )
+    ]
+
+
+@pytest.mark.anyio
+async def test_a_coroutine_that_a_handler_returns_is_refused_with_how_to_await_it(app: App) -> None:
+    forgotten = asyncio.sleep(0)
+
+    @app.job("forgets", retry=1)
+    def forgets() -> Any:
+        return forgotten
+
+    job = await forgets.aenqueue()
+    await Worker(app).run(until_empty=True)
+    with pytest.raises(JobFailed, match="Await it in the handler, which then must be declared with 'async def'"):
+        await job.aresult(PATIENCE)
+    forgotten.close()

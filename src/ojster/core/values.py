@@ -6,6 +6,7 @@ import difflib
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from inspect import iscoroutine
 from typing import Any, Final, Literal
 
 import msgspec
@@ -139,7 +140,8 @@ def result_to_json(type: str, result: Any) -> bytes:
     try:
         return to_json(result)
     except (TypeError, ValueError, OverflowError) as error:
-        raise TypeError(f"The result of the handler of {type!r} is not valid JSON: {error}") from None
+        hint = ". Await it in the handler, which then must be declared with 'async def'" if iscoroutine(result) else ""
+        raise TypeError(f"The result of the handler of {type!r} is not valid JSON: {error}{hint}") from None
 
 
 def each_to_json(values: Sequence[Sequence[Any]]) -> list[bytes] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -23,6 +24,8 @@ from ojster.handlers.job_info import JobInfo, info_of
 from ojster.handlers.outcomes import JobCancelled, JobFailed
 from ojster.jobs.job_logs import LogLine
 
+log = logging.getLogger(__name__)
+
 R = TypeVar("R")
 T = TypeVar("T")
 
@@ -30,6 +33,15 @@ T_co = TypeVar("T_co", covariant=True)
 
 MAX_POLL_SECONDS: Final = 30.0
 """Maximum long-poll wait for a job's result, in seconds."""
+
+
+TAKEN_WITHIN_SECONDS: Final = 10.0
+"""After how long a wait for a result is logged if no worker has taken the job, in seconds: perhaps none runs."""
+
+_NOT_TAKEN: Final = (
+    "no worker has taken the job %s (%s) within %g s. Start one that has a handler for %r; in a test, call drain(). "
+    "`ojster jobs explain %s` says what it waits for."
+)
 
 
 class HandleOwner(Protocol):
@@ -210,9 +222,10 @@ class JobHandle(Generic[R]):
         client = self._app.client()
         seconds = None if timeout is None else to_seconds(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
+        longest = TAKEN_WITHIN_SECONDS
         while True:
             left = MAX_POLL_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
-            job = self._job = await client.jobs.wait_for(self.id, min(left, MAX_POLL_SECONDS))
+            job = self._job = await client.jobs.wait_for(self.id, min(left, longest))
             if job.state in FINISHED:
                 restored: Any = await restore(client, _result_of(job), self.id)
                 result: R = restored if self._types is None else self._types.convert_result(restored)
@@ -222,6 +235,9 @@ class JobHandle(Generic[R]):
                     f"The job {self.id} is still {job.state} after {seconds:g} s. Raise timeout; `ojster jobs explain` "
                     "says what it waits for."
                 )
+            if longest == TAKEN_WITHIN_SECONDS and job.state == JobState.AVAILABLE:
+                log.warning(_NOT_TAKEN, job.id, job.type, TAKEN_WITHIN_SECONDS, job.type, job.id)
+            longest = MAX_POLL_SECONDS
 
     result = plain(aresult)
 
