@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from ojster import App, InvalidRequest, JobContext, RateLimit, RateLimited, Retry, Snooze, Unique, Wait, wait
+from ojster import (
+    App,
+    Flow,
+    InvalidRequest,
+    JobContext,
+    Orchestrator,
+    RateLimit,
+    RateLimited,
+    Retry,
+    Snooze,
+    Unique,
+    Wait,
+    wait,
+)
 from ojster.schedules.cron import Cron
 
 
@@ -67,6 +81,56 @@ def test_what_cannot_be_a_handler_is_refused_when_it_is_declared(app: App, handl
     with pytest.raises(TypeError, match=why):
         app.job("it")(handler)
     assert not app.handlers
+
+
+def test_a_function_without_a_name_that_can_be_a_type_is_refused_with_how_to_give_one(app: App) -> None:
+    def sendEmail() -> None: ...  # noqa: N802
+
+    with pytest.raises(
+        InvalidRequest, match=r"'sendEmail' is invalid.* Or give the job a type .*@app\.job\('email.send'\)"
+    ):
+        app.job(sendEmail)
+    with pytest.raises(TypeError, match=r"<lambda>.* has no name, so its job type must be given"):
+        app.job(lambda: None)
+
+
+def test_in_a_shell_the_same_declaration_replaces_the_one_before(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    def declare(result: int) -> Any:
+        @app.cron("@daily")
+        @app.job("report")
+        def report() -> int:
+            return result
+
+        @app.orchestrator("release")
+        class Release(Orchestrator): ...
+
+        @app.flow("order")
+        async def order(flow: Flow) -> None: ...
+
+        return report, Release, order
+
+    declare(1)
+    with pytest.raises(ValueError, match="'report' already has a handler"):
+        declare(2)
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    report, release, order = declare(2)
+    assert (app.handlers["report"], app.handlers["order"], app.orchestrators["release"]) == (report, order, release)
+    assert [cron.name for cron in app.crons] == ["report"]
+    with pytest.raises(ValueError, match="'report' already has a handler"):
+        app.job("report")(lambda: None)
+
+
+def test_two_cron_jobs_of_one_name_are_refused_because_one_would_never_fire(app: App) -> None:
+    with pytest.raises(ValueError, match=r"The cron job 'report' is already declared. Give one of them .* name='…'"):
+
+        @app.cron("@daily")
+        @app.cron("@hourly")
+        @app.job("report")
+        def report() -> None: ...
+
+    app.cron("@daily", definition="backup", target="a")
+    with pytest.raises(ValueError, match="The cron job 'backup' is already declared"):
+        app.cron("@daily", definition="backup", target="b")
 
 
 def test_bound_methods_and_functions_with_a_parameter_self_are_handlers(app: App) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
 
+from ojster.handlers.job_decorator import is_interactive
 from ojster.handlers.job_type import JobType
 from ojster.handlers.orchestrator import Orchestrator
 from ojster.handlers.workflow_requests import Startable, workflow_request
@@ -89,8 +90,25 @@ class CronDeclaration:
         name = (otherwise or "").replace("_", "-")
         cron = Cron(**({"name": name} | self._own | starts))
         _ = cron.schedule
+        if is_interactive():  # the cell of a notebook runs again
+            self._crons[:] = [other for other in self._crons if other.name != cron.name]
+        check_free_cron({cron.name}, self._crons)
         self._crons.append(cron)
         return cron
+
+
+def check_free_cron(names: Collection[str], crons: Iterable[Cron]) -> None:
+    """Check that no cron job has one of these names: workers would register one, and the other would never fire.
+
+    Raises
+    ------
+    ValueError
+        One has.
+    """
+    if taken := {cron.name for cron in crons}.intersection(names):
+        raise ValueError(
+            f"The cron job {min(taken)!r} is already declared. Give one of them a name of its own: name='…'."
+        )
 
 
 def _name_of(startable: Startable) -> str | None:

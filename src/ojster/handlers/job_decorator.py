@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import builtins
 import inspect
+import sys
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, Unpack, overload
 
 import msgspec
 
 from ojster.core.declared_options import check_option
+from ojster.core.errors import InvalidRequest
 from ojster.handlers.context import JobContext
 from ojster.handlers.job_class import Runs, RunsAsync, handler_of_class, type_of_class
 from ojster.handlers.job_handle import HandleOwner
@@ -26,18 +28,29 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def check_free(type: str, handlers: Mapping[str, JobType[Any, Any]], function: Callable[..., Any]) -> None:
-    """Check that a job type has no handler yet.
+    """Check that a job type has no handler yet. In a notebook or a shell, people define the same function again.
 
     Raises
     ------
     ValueError
         It has one; the message names both places.
     """
-    if type in handlers:
+    if type in handlers and not is_defined_again(handlers[type].function, function):
         raise ValueError(
             f"The job type {type!r} already has a handler, {_place(handlers[type].function)}, so that "
             f"{_place(function)} cannot be one. Give it another type: @app.job('…')."
         )
+
+
+def is_defined_again(before: Any, now: Any) -> bool:
+    """Return whether somebody in a notebook or a shell has run the definition of a function or class once more."""
+    is_same = (before.__module__, before.__qualname__) == (now.__module__, now.__qualname__)
+    return is_same and is_interactive()
+
+
+def is_interactive() -> bool:
+    """Return whether this is a notebook or a shell: Python and IPython then have a prompt."""
+    return hasattr(sys, "ps1")
 
 
 def _place(function: Callable[..., Any]) -> str:
@@ -64,9 +77,23 @@ def _default_type(handler: Any, *, has_type: bool) -> str:
     if inspect.isclass(handler):
         return type_of_class(handler)
     name = getattr(handler, "__name__", None)
-    if name is None and not has_type:
+    if name in (None, "<lambda>") and not has_type:
         raise TypeError(f"The handler {handler!r} has no name, so its job type must be given: app.job('…')(…).")
     return str(name)
+
+
+def _type_by_name(name: str) -> str:
+    """Return the job type of a handler that is named by nothing else.
+
+    Raises
+    ------
+    InvalidRequest
+        The name is no job type, such as one with capital letters; the message says how to give another one.
+    """
+    try:
+        return read_type(_encode(name))
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{error} Or give the job a type beside its name: @app.job('email.send').") from None
 
 
 class JobDecorator:
@@ -171,7 +198,7 @@ class JobDecorator:
             handlers = self._handlers
             default = _default_type(handler, has_type=isinstance(type, str))
             function = handler_of_class(handler) if inspect.isclass(handler) else handler
-            name = read_type(_encode(default if type is None or callable(type) else type))
+            name = _type_by_name(default) if type is None or callable(type) else read_type(_encode(type))
             check_free(name, handlers, function)
             declared: DeclaredJob[..., Any, ..., Any] = DeclaredJob(
                 self._app, name, function, with_changes(JobOptions(), options), process

@@ -35,6 +35,7 @@ from ojster.core.job import membership_of
 from ojster.core.references import lookups_in, may_hold_references
 from ojster.handlers.child import Child, OrchestratorError
 from ojster.handlers.context import JobContext
+from ojster.handlers.job_decorator import is_defined_again
 from ojster.handlers.steps_around import steps_around
 from ojster.workflows.declaration import Step
 from ojster.workflows.orchestrator_request import (
@@ -440,15 +441,15 @@ def _promises_in(wire: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
 class Orchestrators(dict[str, type[Orchestrator]]):
     """The orchestrators of an application, by name; ``run`` is the handler of their jobs."""
 
-    def check_free(self, name: str) -> None:
-        """Check that there is no orchestrator with this name.
+    def check_free(self, name: str, kind: type[Orchestrator]) -> None:
+        """Check that no other class is an orchestrator with this name.
 
         Raises
         ------
         ValueError
             There is one.
         """
-        if name in self:
+        if name in self and not is_defined_again(self[name], kind):
             raise ValueError(f"The orchestrator {name!r} already exists: {self[name]!r}.")
 
     def check(self, name: str, params: Any) -> None:

@@ -12,7 +12,7 @@ from ojster.client.interface import Client
 from ojster.core.declared_options import checks_options
 from ojster.handlers.code_version import code_version_of
 from ojster.handlers.codec import Codec, Codecs
-from ojster.handlers.cron_declaration import CronDeclaration
+from ojster.handlers.cron_declaration import CronDeclaration, check_free_cron
 from ojster.handlers.discovery import import_modules_named
 from ojster.handlers.job_decorator import JobDecorator, check_free
 from ojster.handlers.job_handle import HandleOwner
@@ -140,13 +140,12 @@ class HandlerRegister(HandleOwner, ABC):
         """
         if other._included_in is not None or self.root is other:
             raise ValueError("An application is included once, and not in itself.")
-        if taken := {cron.name for cron in self.crons} & {cron.name for cron in other.crons}:
-            raise ValueError(f"The cron job {min(taken)!r} is already declared. Give one of them a name of its own.")
+        check_free_cron({cron.name for cron in other.crons}, self.crons)
         theirs = [handler for type, handler in other.handlers.items() if type != ORCHESTRATE_TYPE]
         for declared in theirs:
             check_free(declared.type, self.handlers, declared.function)
         for kind in other.orchestrators.values():
-            self.orchestrators.check_free(kind.name)
+            self.orchestrators.check_free(kind.name, kind)
         self.handlers.update((declared.type, declared) for declared in theirs)
         for name, kind in other.orchestrators.items():
             self.orchestrator(name)(kind)
@@ -201,7 +200,7 @@ class HandlerRegister(HandleOwner, ABC):
             check_queue_name(queue_of(kind.name))
             if inspect.iscoroutinefunction(kind.validate):
                 raise ValueError(f"{kind.__name__}.validate must not be a coroutine function; make it a plain method.")
-            self.orchestrators.check_free(kind.name)
+            self.orchestrators.check_free(kind.name, kind)
             if ORCHESTRATE_TYPE not in self.handlers:
                 self.job(ORCHESTRATE_TYPE)(self.orchestrators.run)
             self.orchestrators[kind.name] = kind
@@ -262,6 +261,8 @@ class HandlerRegister(HandleOwner, ABC):
         ------
         InvalidRequest
             The expression, the time zone or the overlap policy is malformed.
+        ValueError
+            A cron job has this name already. For a decorator, it raises it.
         TypeError
             There is nothing to start, or the job type or the flow does not take these arguments, or an option does not
             exist. The decorator raises it if what it decorates is no job type.
