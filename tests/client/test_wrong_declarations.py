@@ -83,6 +83,59 @@ def test_what_cannot_be_a_handler_is_refused_when_it_is_declared(app: App, handl
     assert not app.handlers
 
 
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("delay", r"Enqueue a job with enqueue\(…\), with options: using\(delay=60\)"),
+        ("send", "Enqueue a job with enqueue"),
+        ("defer_async", "await aenqueue"),
+        ("configure", "using"),
+        ("si", r"is s\(…\)"),
+    ],
+)
+def test_a_method_of_tasks_in_another_queue_is_refused_with_its_name_here(app: App, name: str, what: str) -> None:
+    send = app.job("mail.send")(lambda to: None)
+    with pytest.raises(AttributeError, match=f"'DeclaredJob' object has no attribute '{name}'. .*{what}"):
+        getattr(send, name)
+    assert not hasattr(send, name)
+    assert repr(send) == "<DeclaredJob mail.send>"
+
+
+def test_a_flow_and_an_application_say_what_their_methods_are_called(app: App) -> None:
+    @app.flow("order")
+    async def order(flow: Flow) -> None: ...
+
+    with pytest.raises(AttributeError, match=r"'FlowType' object has no attribute 'delay'. Start a flow with start\("):
+        order.delay  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match=r"'App' object has no attribute 'task'. Declare a job with @app\.job"):
+        app.task  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match=r"attribute 'send_task'. .*app\.job_type\('send'\)\.enqueue"):
+        app.send_task  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match=r"attribute 'no_such_thing'$"):
+        app.no_such_thing  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("option", "what"),
+    [
+        ("eta", "Set scheduled_at"),  # and no "Did you mean 'meta'?"
+        ("schedule_in", "Set delay"),
+        ("countdown", "Set delay"),
+        ("name", r"The job type comes first: @app\.job\('email.send'\)"),
+        ("bind", "Take a JobContext as the first parameter"),
+        ("max_retries", r"retry=Retry\(max_attempts=…\)"),
+        ("queueing_lock", r"unique=Unique\(…\)"),
+        ("priorty", "Did you mean 'priority'?"),
+    ],
+)
+def test_an_option_of_another_queue_is_refused_with_what_it_is_here(app: App, option: str, what: str) -> None:
+    options: Any = {option: 1}
+    with pytest.raises(TypeError, match=f"There is no option '{option}'. .*{what}"):
+        app.job("mail.send", **options)(lambda to: None)
+    with pytest.raises(TypeError, match=f"There is no option '{option}'. .*{what}"):
+        app.job_type("mail.send").using(**options)
+
+
 def test_a_function_without_a_name_that_can_be_a_type_is_refused_with_how_to_give_one(app: App) -> None:
     def sendEmail() -> None: ...  # noqa: N802
 

@@ -25,6 +25,7 @@ from ojster.core.public_settings import Settings, in_microseconds
 from ojster.core.tenant import check_tenant, shown_tenant
 from ojster.files.open import store_for
 from ojster.handlers.codec import Codec
+from ojster.handlers.other_queues import OF_APPLICATIONS, SaysOtherNames
 from ojster.jobs.scope import Caller
 from ojster.service import Service
 from ojster.storage.database import URL_VARIABLE, names_a_database
@@ -45,7 +46,7 @@ TaskOf = Callable[[Any], tuple[str, Callable[..., Any], bool] | None]
 """Returns job type and function of a framework's task, and whether that takes a context; ``None``: it is no task."""
 
 
-class App(EagerMode, JobLookup, AppWorkflows, FlowDeclarations):
+class App(EagerMode, JobLookup, AppWorkflows, FlowDeclarations, SaysOtherNames):
     """An application: its job handlers, and the database or server for its jobs.
 
     Parameters
@@ -101,6 +102,8 @@ class App(EagerMode, JobLookup, AppWorkflows, FlowDeclarations):
 
     Spec: ojs-multi-tenancy
     """
+
+    _other_names = OF_APPLICATIONS
 
     @checks_options
     def __init__(

@@ -14,6 +14,7 @@ from msgspec import Raw
 from ojster.api.workflow_handle import Run
 from ojster.client.plain_methods import plain
 from ojster.core.json_objects import Members
+from ojster.handlers import other_queues
 from ojster.handlers.arguments import HandlerTypes
 from ojster.handlers.context import JobContext
 from ojster.handlers.flow import Flow
@@ -98,6 +99,7 @@ class FlowType(JobType[P, R], Generic[P, R]):
 
     _updates: dict[str, UpdateHandler[..., Any]]
     is_flow = True
+    _other_names = other_queues.OF_FLOWS
 
     def request(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], carried: Mapping[str, str] | None = None

@@ -30,6 +30,7 @@ from ojster.core.values import (
 )
 from ojster.core.wire import Json
 from ojster.fleet import ml_resources
+from ojster.handlers import other_queues
 from ojster.handlers.error_types import class_name
 from ojster.jobs.expiration import ATTRIBUTE as EXPIRATION
 from ojster.jobs.options_wire import OptionsBody
@@ -445,7 +446,7 @@ def with_changes(options: JobOptions, changes: Mapping[str, Any]) -> JobOptions:
     TypeError
         An option does not exist.
     """
-    check_options(changes, JobOptions.__struct_fields__)
+    check_options(changes, JobOptions.__struct_fields__, other_queues.OPTIONS)
     replaced: dict[str, Any] = {}
     for pair in _EXCLUSIVE:
         if any(changes.get(name) is not None for name in pair):

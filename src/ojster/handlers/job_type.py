@@ -7,20 +7,7 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import (
-    Any,
-    ClassVar,
-    Concatenate,
-    Final,
-    Generic,
-    ParamSpec,
-    Protocol,
-    Self,
-    TypeVar,
-    Unpack,
-    cast,
-    overload,
-)
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
 import msgspec
 
@@ -38,6 +25,7 @@ from ojster.handlers.job_class import Runs, RunsAsync
 from ojster.handlers.job_handle import HandleOwner, JobHandle, T_co
 from ojster.handlers.job_options import JobOptions, JobOptionsDict, with_changes
 from ojster.handlers.named_arguments import Call, arguments_of_call
+from ojster.handlers.other_queues import OF_JOB_TYPES, SaysOtherNames
 from ojster.jobs.job_logs import LogLevel
 from ojster.jobs.models import AlikeRequests
 from ojster.jobs.names import DEFAULT_QUEUE
@@ -52,7 +40,7 @@ R = TypeVar("R")
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class JobType(Generic[P, R]):
+class JobType(SaysOtherNames, Generic[P, R]):
     """A declared job type.
 
     ``App.job`` creates it from a handler. ``P`` are the arguments of its jobs, without a ``JobContext``, which the
@@ -94,8 +82,9 @@ class JobType(Generic[P, R]):
     >>> app.close()
     """
 
-    is_flow: ClassVar[bool] = False
+    is_flow: bool = False
     """Whether it is a flow, which is started as a workflow."""
+    _other_names = OF_JOB_TYPES
 
     def __init__(
         self, app: HandleOwner, type: str, function: Callable[..., Any], options: JobOptions, process: bool
@@ -118,6 +107,9 @@ class JobType(Generic[P, R]):
         if process and (self.is_async or self.takes_context):
             raise TypeError(f"{type}: a handler with process=True must be a plain function without a JobContext.")
         self._set_options(options)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.type}>"
 
     @property
     def is_direct(self) -> bool:
