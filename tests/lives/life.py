@@ -75,7 +75,7 @@ class Life:
     async def release(self) -> None:
         """Release all workflows, cancel those that wait, and answer jobs that wait for an answer."""
         await self._call("POST", "/workflows/release", {"filter": {"state": ["running", "compensating"]}})
-        for state in ("failed", "cancelled"):  # their branches may be held
+        for state in ("failed", "cancelled", "compensated"):  # their branches may be held
             page = await self._call("GET", f"/workflows?state={state}&limit=200")
             for id in [workflow["id"] for workflow in page.json()["workflows"] if workflow.get("held")]:
                 await self._call("POST", f"/workflows/{id}/release")

@@ -21,7 +21,7 @@ TOGETHER = 6
 """Maximum number of actions at the same time."""
 
 LOOKED_AFTER = 25
-MOST_ROUNDS = 400
+MOST_ROUNDS = 2_000
 
 
 @pytest.fixture(autouse=True)
