@@ -83,6 +83,18 @@ def test_what_cannot_be_a_handler_is_refused_when_it_is_declared(app: App, handl
     assert not app.handlers
 
 
+def test_a_flow_is_declared_without_parentheses_as_a_job_is(app: App) -> None:
+    @app.flow
+    async def order(flow: Flow, number: int) -> None: ...
+
+    assert app.handlers == {"order": order}
+    assert order.start(7).info.name == "order"
+    with pytest.raises(TypeError, match="a flow is a coroutine function"):
+        app.flow(generator)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match="The 'type' attribute must be a string, not a number"):
+        app.flow(5)(order)  # type: ignore[call-overload]
+
+
 @pytest.mark.parametrize(
     ("name", "what"),
     [

@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, Unpack, cast
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 import msgspec
 from msgspec import Raw
@@ -263,15 +263,22 @@ class FlowType(JobType[P, R], Generic[P, R]):
 class FlowDeclarations:
     """The decorator of flows, for ``App``."""
 
+    @overload
+    def flow(self, type: Callable[Concatenate[Flow, P], Coroutine[Any, Any, R]], /) -> FlowType[P, R]: ...
+
+    @overload
     def flow(
         self, type: str | None = None, *, versions: str | None = None, **options: Unpack[JobOptionsDict]
-    ) -> Callable[[Callable[Concatenate[Flow, P], Coroutine[Any, Any, R]]], FlowType[P, R]]:
+    ) -> Callable[[Callable[Concatenate[Flow, P], Coroutine[Any, Any, R]]], FlowType[P, R]]: ...
+
+    def flow(self, type: Any = None, *, versions: str | None = None, **options: Unpack[JobOptionsDict]) -> Any:
         """Declare a coroutine function as a flow: a process that outlives crashes, deploys and weeks of waiting.
 
         Parameters
         ----------
         type:
-            Name of the flow, such as ``order.fulfil``; by default the name of the function.
+            Name of the flow, such as ``order.fulfil``; by default the name of the function. Or the function, for
+            ``@app.flow`` without parentheses.
         versions:
             Which runs this code goes on with: those that were started with such a ``version`` (``2.0``, ``>=2.0 <4.0``,
             or ``*`` for all). By default those with the same ``version`` as this flow, or all if it has none. Runs
@@ -297,7 +304,7 @@ class FlowDeclarations:
         """
 
         def declare(function: Callable[Concatenate[Flow, P], Coroutine[Any, Any, R]]) -> FlowType[P, R]:
-            name = read_type(_encode(type or function.__name__))
+            name = read_type(_encode(function.__name__ if type is None or callable(type) else type))
             register: Any = self
             if not is_job({"type": Raw(_encode(name))}):
                 raise ValueError(f"{name!r} is a word for steps of workflows. Give the flow another name.")
@@ -315,7 +322,7 @@ class FlowDeclarations:
             register.handlers[name] = declared
             return declared
 
-        return declare
+        return declare(type) if callable(type) else declare
 
 
 _OPTIONS: Final = JobOptions(retry=Retry(max_attempts=100, give_up_on=[Exception]))
