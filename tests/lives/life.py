@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from random import Random
 from typing import Any, Final
 
@@ -70,19 +70,13 @@ class Life:
             await self._call("PUT", f"/queues/{queue}/config", {"concurrency": None, "max_size": None})
         await self._call("PUT", f"/admin/tenants/{TENANT}/limits", {"max_concurrency": None})
         await self._call("DELETE", "/crons/minutely")
-        await self.release()
 
-    async def release(self) -> None:
-        """Release all workflows, cancel those that wait, and answer jobs that wait for an answer."""
-        await self._call("POST", "/workflows/release", {"filter": {"state": ["running", "compensating"]}})
-        for state in ("failed", "cancelled", "compensated"):  # their branches may be held
-            page = await self._call("GET", f"/workflows?state={state}&limit=200")
-            for id in [workflow["id"] for workflow in page.json()["workflows"] if workflow.get("held")]:
-                await self._call("POST", f"/workflows/{id}/release")
-        await self._call("POST", "/workflows/cancel", {"filter": {"state": "running"}})
-        answer = await self._call("GET", "/jobs?state=pending&limit=200")
-        for job in answer.json()["jobs"]:
-            await self._call("POST", f"/jobs/{job['id']}/activate", {})
+    async def release(self, ids: Iterable[str]) -> None:
+        """Release workflows, cancel them, and answer jobs that wait for somebody; each id is of one or the other."""
+        for id in ids:
+            await self._call("POST", f"/workflows/{id}/release")
+            await self._call("POST", f"/workflows/{id}/cancel")
+            await self._call("POST", f"/jobs/{id}/activate", {})
 
     async def forget(self) -> None:
         """Delete what keeps jobs, and let the rest of their retention pass."""

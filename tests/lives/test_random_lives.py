@@ -47,9 +47,9 @@ async def live(http: Http, bench: Bench, seed: int) -> None:
         await life.work(to_the_end=True)
         if number % 10 == 9:
             await life.pass_seconds(600)
-            if not await bench.run(unfinished, None):
+            if not (waiting := await bench.run(unfinished, None)):
                 break
-            await life.release()
+            await life.release(id for id, *_ in waiting)
     assert not (stuck := await bench.run(unfinished, None)), f"the life {seed}: {stuck}"
     assert await bench.run(broken, None) == {}, f"the life {seed}, at its end"
     await life.forget()
