@@ -87,7 +87,7 @@ class Effects:
         self.attempts: list[EndedAttempt] = []
 
     def assert_followed_up(self) -> None:
-        """Fail if something was not carried out that follows from a change: a workflow would wait for it for ever."""
+        """Fail if something was not carried out that follows from a change: what waits for it would wait for ever."""
         assert not self.ended, "a job ended, but what follows from it was not carried out"
         assert not self.watched, "an event of a job was noted, but what follows from it was not carried out"
 
