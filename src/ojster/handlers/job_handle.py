@@ -36,7 +36,7 @@ MAX_POLL_SECONDS: Final = 30.0
 
 
 TAKEN_WITHIN_SECONDS: Final = 10.0
-"""After how long a wait for a result is logged if no worker has taken the job, in seconds: perhaps none runs."""
+"""A wait for a result is logged if no worker has taken the job within this time, in seconds: perhaps none runs."""
 
 _NOT_TAKEN: Final = (
     "no worker has taken the job %s (%s) within %g s. Start one that has a handler for %r; in a test, call drain(). "
