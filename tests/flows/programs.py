@@ -218,13 +218,15 @@ class Programs:
         return sum(task.result() for task in made)
 
     async def _go_first(self, flow: Flow, path: str, programs: list[Program]) -> int:
+        # A flow inside, which has no state, runs again as a whole after it was cancelled: others may win then.
+        run = "" if flow.state else flow.job.id
         racers = [asyncio.create_task(part) for part in self._parts(flow, path, programs)]
         total = 0
         order: list[int] = []
         for ended in asyncio.as_completed(racers):
             total += await ended
             order.append(next(n for n, task in enumerate(racers) if task.done() and n not in order))
-            await flow.step("winner", self.ledger.note_winner, f"{path} {len(order)}", order[-1])
+            await flow.step("winner", self.ledger.note_winner, f"{run} {path} {len(order)}", order[-1])
         return total
 
     async def _go_undo(self, flow: Flow, path: str, programs: list[Program], fails: bool) -> int:

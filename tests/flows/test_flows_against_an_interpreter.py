@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
 
@@ -260,6 +260,7 @@ async def test_a_kept_flow_records_the_same_as_one_that_runs_again(
 
 
 @settings(max_examples=40)
+@example(choice=Choice([("flow", ("first", [("step", 0), ("step", 0), ("step", 0), ("run", 0)]))], 0, 0.3, 0.0))
 @given(choice=choices)
 async def test_a_flow_that_is_cancelled_and_retried_does_what_a_plain_program_does(
     service: Service, clock: Clock, url: str, choice: Choice
