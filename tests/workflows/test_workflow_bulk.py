@@ -44,6 +44,10 @@ async def one_in_each_state(flow: WorkflowBench) -> dict[str, str]:
     ids["cancelled, with an active job"] = (await flow.create(chain(job("a"), job("b")))).id
     await flow.take()
     await flow.service.workflows.cancel(ids["cancelled, with an active job"])
+    ids["cancelled and held"] = (await flow.create(chain(job("a"), job("b")))).id
+    await flow.take()
+    await flow.service.workflows.cancel(ids["cancelled and held"])
+    await flow.service.workflows.hold(ids["cancelled and held"])
     ids["running"] = (await flow.create(chain(job("a")))).id
     ids["held"] = (await flow.create(chain(job("a")))).id
     await flow.service.workflows.hold(ids["held"])
@@ -63,7 +67,7 @@ CHANGED = {
     WorkflowAction.RETRY: {"failed"},
     WorkflowAction.FORK: {"failed"},
     WorkflowAction.HOLD: {"running", "pending"},
-    WorkflowAction.RELEASE: {"held"},
+    WorkflowAction.RELEASE: {"held", "cancelled and held"},
 }
 
 
@@ -107,7 +111,7 @@ async def test_what_cannot_be_changed_is_counted_with_its_reason(flow: WorkflowB
     chosen = WorkflowConditions(states=("cancelled",))
     for dry_run in (True, False):
         swept = await flow.service.workflow_bulk.retry(chosen, dry_run=dry_run)
-        assert (swept.matched, swept.succeeded, swept.failed) == (2, 1, 1)
+        assert (swept.matched, swept.succeeded, swept.failed) == (3, 1, 2)
         refusals = {id: str(refusal) for id, refusal in swept.items if refusal is not None}
         assert "still has active jobs" in refusals[ids["cancelled, with an active job"]]
 

@@ -54,6 +54,15 @@ _PAST: Final = {
 
 _UNFINISHED: Final = (WorkflowState.PENDING, WorkflowState.RUNNING, WorkflowState.COMPENSATING)
 
+_MAY_GO_ON: Final = (
+    *_UNFINISHED,
+    WorkflowState.CANCELLING,
+    WorkflowState.CANCELLED,
+    WorkflowState.FAILED,
+    WorkflowState.COMPENSATED,
+)
+"""States in which steps may still start: branches go on after the end of a workflow is decided."""
+
 _FINISHED: Final = (
     WorkflowState.COMPLETED,
     WorkflowState.FAILED,
@@ -71,8 +80,8 @@ ALLOWED_STATES: Final[dict[WorkflowAction, tuple[str, ...]]] = {
         WorkflowState.CANCELLED,
         WorkflowState.COMPENSATED,
     ),
-    WorkflowAction.HOLD: _UNFINISHED,
-    WorkflowAction.RELEASE: _UNFINISHED,
+    WorkflowAction.HOLD: _MAY_GO_ON,
+    WorkflowAction.RELEASE: _MAY_GO_ON,
     WorkflowAction.PIN: (*_UNFINISHED, WorkflowState.CANCELLING),
     WorkflowAction.DELETE: _FINISHED,
 }
@@ -86,7 +95,7 @@ DEFAULT_STATES: Final[dict[WorkflowAction, tuple[str, ...]]] = {
     WorkflowAction.RETRY: (WorkflowState.FAILED, WorkflowState.COMPENSATED),
     WorkflowAction.FORK: (WorkflowState.FAILED, WorkflowState.COMPENSATED),
     WorkflowAction.HOLD: _UNFINISHED,
-    WorkflowAction.RELEASE: _UNFINISHED,
+    WorkflowAction.RELEASE: _MAY_GO_ON,
     WorkflowAction.PIN: (*_UNFINISHED, WorkflowState.CANCELLING),
     WorkflowAction.DELETE: _FINISHED,
 }
