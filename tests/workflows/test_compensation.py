@@ -178,6 +178,18 @@ async def test_a_stopped_step_whose_worker_reports_no_success_is_not_undone(flow
     assert await flow.work() == ["undo.first"]
 
 
+@pytest.mark.parametrize("how", ["alone", "started", "fallback"])
+async def test_a_step_that_adopts_what_an_earlier_job_did_is_not_undone(flow: WorkflowBench, how: str) -> None:
+    once = {"on_success": [{"action": "record"}], "on_assignment": [{"action": "skip-if-unchanged"}]}
+    adopts = job("a", event_reactions=once)
+    await flow.create(chain(adopts))
+    await flow.work()
+    step = job("fails", fallback=adopts) if how == "fallback" else adopts
+    undoing = {"compensate": job("undo.a")} | ({"compensate_when": "started"} if how == "started" else {})
+    await flow.create(saga(step | undoing, job("last")))
+    assert "undo.a" not in await flow.work("fails", "last")
+
+
 async def test_a_step_can_be_undone_once_it_has_started_whatever_became_of_it(flow: WorkflowBench) -> None:
     active = await stop(flow, "workflow", compensate_when="started")
     await flow.confirm(active)

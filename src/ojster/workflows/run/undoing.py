@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ojster.core.job import NODE_BITS
+from ojster.core.outcome import SKIPPED
 from ojster.storage.transaction import Transaction
 from ojster.workflows.node import ENDED, LEAVES, Kind, Node, NodeState
 from ojster.workflows.plan.values import Spec
@@ -36,15 +37,24 @@ def is_left_to_undo(tx: Transaction, node: Node, spec: Spec, known: Mapping[int,
 
 
 def took_effect(tx: Transaction, step: NodeOutcome) -> bool:
-    """Return whether a step succeeded, be it after it was stopped: then its worker reported a result all the same."""
-    if step.state == NodeState.COMPLETED:
-        return True
-    if step.kind == Kind.FALLBACK and step.state in ENDED:
-        query = (
-            "SELECT 1 FROM nodes WHERE parent = :id AND (state = 'completed' OR (kind = 'job' AND result IS NOT NULL))"
-        )
-        return bool(tx.execute(query, {"id": step.id}))
-    return step.succeeded_late
+    """Return whether a step succeeded, be it after it was stopped: then its worker reported a result all the same.
+
+    A job that was skipped has adopted the result of another, which is not undone here.
+    """
+    if step.kind not in (Kind.JOB, Kind.FALLBACK):
+        return step.state == NodeState.COMPLETED
+    if step.state not in ENDED:
+        return False
+    query = f"""
+        SELECT 1
+        FROM nodes AS n
+        LEFT JOIN jobs AS j ON j.id = n.job_id
+        WHERE n.{"parent" if step.kind == Kind.FALLBACK else "id"} = :id
+            AND (n.state = 'completed' OR (n.kind = 'job' AND n.result IS NOT NULL))
+            AND coalesce(j.suspension, '') <> '{SKIPPED}'
+        LIMIT 1
+    """
+    return bool(tx.execute(query, {"id": step.id}))
 
 
 def _has_started(tx: Transaction, step: NodeOutcome) -> bool:
