@@ -11,6 +11,7 @@ import pytest
 
 from ojster.core.json_objects import read_members
 from ojster.jobs import pages
+from ojster.schedules.cron import Cron
 from tests.browser import needs_browser
 from tests.conftest import Bench
 from tests.dashboard.conftest import BUILT
@@ -144,3 +145,22 @@ async def test_a_list_of_workflows_says_why_they_failed(bench: Bench, server: st
     await bench.fail(await bench.fetch_one(), "CardError", message="card expired")
     await open_page(page, server, "workflows?state=failed")
     await page.get_by_text("The step 'charge' failed: CardError: card expired").wait_for()
+
+
+async def test_all_schedules_are_found_however_many_there_are(bench: Bench, server: str, page: Page) -> None:
+    for number in range(101):
+        await bench.service.schedules.register(
+            Cron(name=f"c{number:03}", expression="0 6 * * *", template=b'{"type":"a","args":[]}')
+        )
+    await open_page(page, server, "schedules")
+    rows = page.get_by_role("table", name="Schedules").locator("tbody tr")
+    await page.get_by_text("c099").wait_for()
+    assert await rows.count() == 100
+    await page.get_by_role("button", name="Next").click()
+    await page.get_by_text("c100").wait_for()
+    assert await rows.count() == 1
+    await page.reload()
+    await page.get_by_text("c100").wait_for()
+    await page.get_by_role("button", name="Previous").click()
+    await page.get_by_text("c099").wait_for()
+    assert await faults(page) == []

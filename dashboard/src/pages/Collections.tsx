@@ -10,13 +10,15 @@ import { Button, Card, Empty, JobLink, Page, Shown, Table } from "../ui/parts";
 import { Line } from "../ui/plain";
 import { FileLink } from "./job/Left";
 
+const FILES = 100;
+
 export function CollectionsPage() {
   const collections = useData("collections", () => accepted(client.GET("/ojs/v1/collections")), { kinds: ["job"] });
   const server = useData("manifest", () => accepted(client.GET("/ojs/manifest")));
   const details = server.data?.capability_details as { files?: { store?: boolean } } | undefined;
   const isLimited = useOwnQueues().length > 0; // a list of files is one of all queues
   const hasStore = (details?.files?.store ?? false) && !isLimited;
-  const files = useData(hasStore ? "files" : null, () => accepted(client.GET("/ojs/v1/files", { params: { query: { limit: "100" } } })), { kinds: ["job"] });
+  const files = useData(hasStore ? "files" : null, () => accepted(client.GET("/ojs/v1/files", { params: { query: { limit: String(FILES) } } })), { kinds: ["job"] });
   return (
     <Page title="Collections and files">
       <Card title="Collections" isBare>
@@ -48,7 +50,7 @@ export function CollectionsPage() {
         </Shown>
       </Card>
       {hasStore && (
-      <Card title="Files" isBare>
+      <Card title={files.data?.files.length === FILES ? `The newest ${FILES} files` : "Files"} isBare>
         <Shown of={files} rows={4}>
           {(data) => (
             <Table

@@ -1,11 +1,11 @@
 import { useState } from "preact/hooks";
-import { accepted, client, ofTenant, type Schemas } from "../api/client";
+import { accepted, client, ofTenant, query, type Schemas } from "../api/client";
 import { useMay } from "../api/session";
 import { useData } from "../api/use";
 import { type Dialogs, NewDialog, useDialogs } from "../ui/dialogs";
 import { exact, number, Time } from "../ui/format";
 import { exactly, unrounded, valueIn } from "../ui/json-text";
-import { Button, Card, Empty, Page, Shown, Table } from "../ui/parts";
+import { Button, Card, Empty, Page, Shown, Table, Turn, usePagesInAddress } from "../ui/parts";
 import { Line } from "../ui/plain";
 import { State } from "../ui/states";
 import { Runs, Strip } from "./ScheduleRuns";
@@ -17,7 +17,9 @@ const OVERLAPS = ["skip", "allow", "enqueue", "cancel_previous"] as const;
 export function SchedulesPage() {
   const may = useMay();
   const [isMaking, setMaking] = useState(false);
-  const crons = useData("crons", () => accepted(client.GET("/ojs/v1/crons", { params: { query: { limit: "200" } } })), {
+  const pages = usePagesInAddress();
+  const asked = query({ limit: "100", cursor: pages.cursor });
+  const crons = useData(`crons ${pages.cursor ?? ""}`, () => accepted(client.GET("/ojs/v1/crons", { params: { query: asked } })), {
     kinds: ["cron", "job"],
   });
   return (
@@ -33,7 +35,16 @@ export function SchedulesPage() {
     >
       <Card isBare>
         <Shown of={crons} rows={6}>
-          {(data) => <Crons crons={data.crons} reload={crons.reload} />}
+          {(data) => (
+            <>
+              <Crons crons={data.crons} reload={crons.reload} />
+              {(pages.newer || data.pagination.next_cursor) && (
+                <div class="more">
+                  <Turn newer={pages.newer} older={pages.older(data.pagination.next_cursor)} labels={["Previous", "Next"]} />
+                </div>
+              )}
+            </>
+          )}
         </Shown>
       </Card>
       {isMaking && <CronForm close={() => setMaking(false)} saved={crons.reload} />}
