@@ -133,6 +133,24 @@ async def test_workflows_in_turn_start_when_the_one_before_has_finished(flow: Wo
     assert [run.state for run in await runs(flow)] == ["completed"] * 3
 
 
+@pytest.mark.parametrize("starts", ["job", "workflow"])
+async def test_that_more_than_two_runs_wait_is_logged_once(
+    flow: WorkflowBench, starts: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    if starts == "job":
+        template = msgspec.json.encode(job("a"))
+        await flow.service.schedules.register(
+            Cron(name=NAME, expression="@every 60s", template=template, overlap_policy="enqueue")
+        )
+    else:
+        await register(flow, chain(job("a")), overlap_policy="enqueue")
+    await flow.run_due(after=60)
+    await flow.fetch()
+    for waiting in range(1, 6):
+        await flow.run_due(after=60)
+        assert caplog.text.count(f"3 runs of the cron job {NAME} wait for their turn") == (waiting >= 3)
+
+
 async def test_a_workflow_whose_turn_never_comes_expires_or_is_cancelled(flow: WorkflowBench) -> None:
     await register(flow, chain(job("a"), expires_at="+PT30S"), overlap_policy="enqueue")
     await flow.run_due(after=60)

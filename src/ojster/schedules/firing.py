@@ -24,7 +24,7 @@ from ojster.jobs.push import Pushed, push
 from ojster.queues.rules import completed
 from ojster.schedules.cron import COLUMNS, Cron, cron_of, find, no_cron, write
 from ojster.schedules.misses import Miss, note_late, note_miss
-from ojster.schedules.runs import cancel_unfinished, key_of_line, unfinished_run
+from ojster.schedules.runs import cancel_unfinished, count_waiting, key_of_line, unfinished_run
 from ojster.storage.call import for_each
 from ojster.storage.transaction import Held, Later, Transaction
 from ojster.workflows.plan.values import NewWorkflow
@@ -39,6 +39,9 @@ MAX_FIRED: Final = 200
 
 MAX_FIRED_WEIGHT: Final = 1_000
 """Weight of the workflows of one transaction from which the other cron jobs fire in the next one."""
+
+_LONG_LINE: Final = 3
+"""Number of waiting runs of a cron job, with the policy ``enqueue``, that is logged."""
 
 StartedByCron: TypeAlias = Job | NewWorkflow
 """What an occurrence of a cron job has started."""
@@ -132,6 +135,7 @@ def _fire(tx: Transaction, cron: Cron) -> int:
         else:
             run = started.run
             facts |= facts_of_run(run)
+            _warn_of_line(tx, cron)
     fired = run is not None
     facts["run_count"] = cron.run_count + fired
     tx.emit_about("cron.triggered" if fired else "cron.skipped", cron.name, **facts)
@@ -161,6 +165,17 @@ def _fire(tx: Transaction, cron: Cron) -> int:
 def _note(tx: Transaction, cron: Cron, at: int, reason: str, message: str, active_id: str | None = None) -> None:
     """Record that an occurrence starts nothing."""
     note_miss(tx, cron, Miss(since=at, until=at, reason=reason, message=message, active_id=active_id))
+
+
+def _warn_of_line(tx: Transaction, cron: Cron) -> None:
+    """Log that runs wait for their turn faster than they end: once, when there are more than two.
+
+    Spec: ojs-cron 6.1
+    """
+    if cron.overlap_policy == "enqueue" and count_waiting(tx, cron.name, _LONG_LINE + 1) == _LONG_LINE:
+        log.warning(
+            "%d runs of the cron job %s wait for their turn: it fires faster than they end", _LONG_LINE, cron.name
+        )
 
 
 def _line(cron: Cron) -> int:

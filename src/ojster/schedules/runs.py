@@ -60,6 +60,24 @@ def unfinished_jobs(tx: Transaction, name: str, lock: str = "") -> list[Job]:
     return [Job(*row) for row in rows]
 
 
+def count_waiting(tx: Transaction, name: str, at_most: int) -> int:
+    """Return how many runs of the schedule of a cron job wait for their turn; at most so many are counted."""
+    query = """
+        SELECT count(*)
+        FROM (
+            SELECT 1 FROM jobs
+            WHERE cron_name = :name AND finished_at IS NULL AND exclusive_key = :key AND state <> 'active'
+            UNION ALL
+            SELECT 1 FROM workflows
+            WHERE cron_name = :name AND finished_at IS NULL AND turn_line = :line AND state = 'pending'
+            LIMIT :at_most
+        ) AS waiting
+        """
+    bounds = {"name": name, "key": key_of_line(name, SCHEDULED_LINE), "line": SCHEDULED_LINE, "at_most": at_most}
+    ((waiting,),) = tx.execute(query, bounds)
+    return int(waiting)
+
+
 def queues_of_next(tx: Transaction, job: Job) -> list[str]:
     """Return the queues of the runs that wait until this run of the same cron job ends.
 
