@@ -15,6 +15,7 @@ import pytest
 from ojster import (
     App,
     Duplicate,
+    Flow,
     InvalidRequest,
     JobContext,
     JobFailed,
@@ -22,9 +23,11 @@ from ojster import (
     JobType,
     NotFound,
     Retry,
+    Run,
     Unique,
     Worker,
     chain,
+    gate,
 )
 from ojster.api.loading import load_app
 from ojster.core.ids import new_id
@@ -337,6 +340,35 @@ async def test_a_wait_for_a_job_that_no_worker_takes_is_logged_once(
             f"'mail.send'; in a test, call drain(). `ojster jobs explain {job.id}` says what it waits for."
         )
     ]
+
+
+@pytest.mark.anyio
+async def test_a_wait_for_a_workflow_none_of_whose_jobs_a_worker_takes_is_logged_once(
+    app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(job_handle, "TAKEN_WITHIN_SECONDS", 0.0)
+
+    @app.flow("buy")
+    async def buy(flow: Flow) -> None:
+        await flow.sleep(60)
+
+    @app.job("mail.send")
+    def send() -> None: ...
+
+    async def says(run: Run[Any]) -> str:
+        caplog.clear()
+        with pytest.raises(TimeoutError):
+            await run.aresult(timeout=0.01)
+        return caplog.text
+
+    assert await says(await app.astart(chain(gate("review"), send.s()))) == ""
+    assert await says(await app.astart(chain(send.using(delay=60).s()))) == ""
+    for starts, type in ((chain(send.s(), send.s()), "mail.send"), (buy.s(), "buy")):
+        run = await app.astart(starts)
+        assert (await says(run)).count("no worker has taken the job") == 1
+        assert f"Start one that has a handler for {type!r}" in caplog.text
+    await Worker(app).run(until_empty=True)
+    assert await says(run) == ""  # it sleeps
 
 
 @pytest.mark.anyio

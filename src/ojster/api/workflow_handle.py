@@ -15,6 +15,7 @@ from ojster.client.file_transfer import restore
 from ojster.client.plain_methods import plain, plain_iterator
 from ojster.core.declared_options import NonNegativeSpan, checks_options
 from ojster.core.values import to_json, to_seconds
+from ojster.handlers import job_handle
 from ojster.jobs.failure import Failure
 from ojster.workflows.declaration import DrawingFormat
 from ojster.workflows.declared_results import Convert, T_co, converted
@@ -145,9 +146,10 @@ class Run(RunMessages, Forkable, Generic[T_co]):
         seconds = None if timeout is None else to_seconds(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
         client = self._app.client()
+        longest = job_handle.TAKEN_WITHIN_SECONDS
         while True:
             left = MAX_POLL_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
-            head = await client.workflows.show(self.id, wait=min(left, MAX_POLL_SECONDS), steps=False)
+            head = await client.workflows.show(self.id, wait=min(left, longest), steps=False)
             if head.next_attempt is not None:
                 self._info = await client.workflows.show(head.next_attempt)
                 continue
@@ -160,8 +162,17 @@ class Run(RunMessages, Forkable, Generic[T_co]):
                 raise TimeoutError(
                     f"Workflow {self.id} is still {head.state} after {seconds:g} s. Use a longer timeout."
                 )
+            if longest == job_handle.TAKEN_WITHIN_SECONDS:
+                await self._log_if_not_taken()
+            longest = MAX_POLL_SECONDS
 
     result = plain(aresult)
+
+    async def _log_if_not_taken(self) -> None:
+        """Log that no worker has taken a job of the workflow, if none has: perhaps none runs."""
+        jobs = [step for step in (await self.arefresh()).walk() if step.job_id]
+        if jobs and not any(step.started_at for step in jobs):
+            job_handle.log_if_not_taken(await self._app.client().jobs.find(str(jobs[0].job_id)))
 
     async def awatch(self) -> AsyncIterator[WorkflowInfo]:
         """Yield the workflow now and after each change, until it has finished.

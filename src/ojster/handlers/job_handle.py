@@ -44,6 +44,12 @@ _NOT_TAKEN: Final = (
 )
 
 
+def log_if_not_taken(job: Job) -> None:
+    """Log that no worker has taken a job for which somebody has waited for ``TAKEN_WITHIN_SECONDS``."""
+    if job.state == JobState.AVAILABLE:
+        log.warning(_NOT_TAKEN, job.id, job.type, TAKEN_WITHIN_SECONDS, job.type, job.id)
+
+
 class HandleOwner(Protocol):
     """An application, as far as job types and handles need it: ``ojster.App``."""
 
@@ -235,8 +241,8 @@ class JobHandle(Generic[R]):
                     f"The job {self.id} is still {job.state} after {seconds:g} s. Raise timeout; `ojster jobs explain` "
                     "says what it waits for."
                 )
-            if longest == TAKEN_WITHIN_SECONDS and job.state == JobState.AVAILABLE:
-                log.warning(_NOT_TAKEN, job.id, job.type, TAKEN_WITHIN_SECONDS, job.type, job.id)
+            if longest == TAKEN_WITHIN_SECONDS:
+                log_if_not_taken(job)
             longest = MAX_POLL_SECONDS
 
     result = plain(aresult)
