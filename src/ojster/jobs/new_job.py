@@ -298,7 +298,8 @@ def check_envelope(envelope: bytes, largest: int) -> None:
     check_depth(envelope, "The job", MAX_JOB_DEPTH)
     if len(envelope) > largest:
         sizes = {"limit": largest, "max_bytes": largest, "actual_bytes": len(envelope), "field": "envelope"}
-        raise PayloadTooLarge(f"The job takes {len(envelope)} bytes; at most {largest} are allowed.", **sizes)
+        message = f"The job takes {len(envelope)} bytes; at most {largest} are allowed. Pass large data as a file."
+        raise PayloadTooLarge(message, **sizes)
 
 
 def _read_type_and_args(members: Members) -> tuple[str, bytes]:
