@@ -43,7 +43,11 @@ REFUSED: Final[dict[str, tuple[Made, str]]] = {
     ),
     "a negative duration": (
         lambda service: service.maintenance.switch_mode(True, duration=-5),
-        "'duration' is -5 microseconds. Use 0 or more, or leave it out.",
+        "'duration' is -5 microseconds. Use at least 0, at most 100 years, or leave it out.",
+    ),
+    "a duration that no column can hold": (
+        lambda service: service.maintenance.switch_mode(True, duration=2**63),
+        f"'duration' is {2**63} microseconds. Use at least 0, at most 100 years, or leave it out.",
     ),
     "a period that does not exist": (
         lambda service: service.insight.history("2m"),  # type: ignore[arg-type]

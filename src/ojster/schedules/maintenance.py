@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
+from ojster.core.durations import LONGEST
 from ojster.core.errors import BackendUnavailable, InvalidRequest, OjsterError
 from ojster.files import records
 from ojster.files.service import FileService
@@ -219,15 +220,16 @@ class MaintenanceTasks(CapabilityService, MaintenanceCalls):
         Forbidden
             The caller is limited to a tenant, or to some queues.
         InvalidRequest
-            There is a reason or a duration for the end of the maintenance, or the duration is negative.
+            There is a reason or a duration for the end of the maintenance, or the duration is negative, or longer than
+            100 years.
         """
         self.scope.require_all_tenants("Maintenance mode")
         self.scope.need_all_queues("Maintenance mode")
         if not enabled and (reason or duration is not None):
             message = "A reason and a duration have no effect when the maintenance ends. Send 'enabled' alone."
             raise InvalidRequest(message, field="enabled")
-        if duration is not None and duration < 0:
-            message = f"'duration' is {duration} microseconds. Use 0 or more, or leave it out."
+        if duration is not None and not 0 <= duration <= LONGEST:
+            message = f"'duration' is {duration} microseconds. Use at least 0, at most 100 years, or leave it out."
             raise InvalidRequest(message, field="duration")
         now = self.database.clock()
         wish = Maintenance(now, reason, None if duration is None else now + duration) if enabled else None
