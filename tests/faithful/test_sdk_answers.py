@@ -116,11 +116,14 @@ async def test_a_checkpoint_of_no_job_is_refused_at_either_address(http: Http) -
 
 async def test_unknown_parameters_of_lists_bring_warnings_to_sdks_and_are_refused_for_others(http: Http) -> None:
     await http.push(type="a")
-    listed = await ask(http, "GET", "/jobs?label=x&limit=1&order=created_at")
+    listed = await ask(
+        http, "GET", "/jobs?label=x&limit=1&order=created_at&type=b&type=&type=a&queue=default&queue=default"
+    )
     assert len(listed["jobs"]) == 1
     assert [warning.partition(".")[0] for warning in listed["warnings"]] == [
         "This endpoint has no query parameter 'label'",
         "This endpoint has no query parameter 'order'",
+        "The query parameter 'type' occurs with several values",
     ]
     refused = await http("GET", f"{BASE}/jobs?order=created_at")
     assert (refused.status_code, "It has cron_name" in refused.text) == (400, True)

@@ -246,6 +246,11 @@ async def test_a_server_lists_what_is_asked_for_page_by_page(
         ("tag=x&offset=2", "offset", "A search has no offset. Go on with its 'next_cursor'."),
         ("sort=size", "sort", "Unknown order 'size'. Use newest, oldest, priority, changed, attempts."),
         ("wrker=w", "wrker", "This endpoint has no query parameter 'wrker'. Did you mean 'worker'? It has"),
+        (
+            "state=active&state=retryable",
+            "state",
+            "The query parameter 'state' occurs with several values. Send it once",
+        ),
         ("where=order_id%3D42", "where", "must be like 'args.order_id=42'"),
     ):
         error = (await http("GET", f"{V1}/jobs?{query}")).json()["error"]

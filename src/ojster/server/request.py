@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
@@ -54,7 +55,11 @@ _ITS_VERSION: Final = SPEC_VERSION.encode()
 _MAX_REQUEST_ID_LENGTH: Final = 200
 
 MAX_COMPLAINTS: Final = 10
-"""Maximum number of unknown query parameters that an answer names."""
+"""Maximum number of unknown or repeated query parameters that an answer names."""
+
+_REPEATED: Final = (
+    "The query parameter {!r} occurs with several values. Send it once; if it takes several, with commas."
+)
 
 _TRACE_HEADERS: Final = frozenset(name.encode() for name in tracing.CARRIED)
 
@@ -202,30 +207,36 @@ class HttpRequest:
         return bool(self.version)
 
     def check_query(self, known: Collection[str]) -> None:
-        """Refuse query parameters that the endpoint does not have: a misspelt filter would show everything.
+        """Refuse query parameters that the endpoint does not have, or of which one value would have no effect.
 
-        Those of an SDK are no misspellings of its user, who cannot change them: they only bring warnings if it reads.
+        With a misspelt filter, it would show everything. Those of an SDK are no mistakes of its user, who cannot change
+        them: they only bring warnings if it reads.
         """
-        if self.query_string and (unknown := sorted(self._parameters().keys() - known)):
-            complaints = [_unknown_parameter(name, known) for name in unknown[:MAX_COMPLAINTS]]
-            if not (self.is_from_sdk and self.is_reading):
-                raise InvalidRequest(complaints[0], field=unknown[0])
-            self.warnings = complaints
+        if not self.query_string:
+            return
+        sent = sorted(set(self._pairs()))
+        complaints = {name: _unknown_parameter(name, known) for name, _ in sent if name not in known}
+        times = Counter(name for name, value in sent if value)
+        complaints |= {name: _REPEATED.format(name) for name in times if times[name] > 1 and name in known}
+        if complaints and not (self.is_from_sdk and self.is_reading):
+            name, message = next(iter(complaints.items()))
+            raise InvalidRequest(message, field=name)
+        self.warnings = list(complaints.values())[:MAX_COMPLAINTS]
 
     @property
     def query(self) -> dict[str, str]:
-        """The query parameters. If one occurs several times, the last value counts. ``job_id`` is in lower case.
+        """The query parameters. ``job_id`` is in lower case.
 
         An empty one of an endpoint that only reads counts as left out: forms send all their fields, and a first page
         has an empty cursor. Elsewhere it may be a variable without a value, and is refused by whoever reads it.
         """
-        parameters = self._parameters()
+        parameters = dict(self._pairs())
         if self.is_reading:
             parameters = {name: value for name, value in parameters.items() if value}
         return parameters | {"job_id": canonical_job_id(parameters["job_id"])} if "job_id" in parameters else parameters
 
-    def _parameters(self) -> dict[str, str]:
-        return dict(parse_qsl(self.query_string.decode("latin-1"), keep_blank_values=True))
+    def _pairs(self) -> list[tuple[str, str]]:
+        return parse_qsl(self.query_string.decode("latin-1"), keep_blank_values=True)
 
     def shown_outage(self, reason: str) -> str:
         """Return what a caller may learn of why the database cannot be used.
