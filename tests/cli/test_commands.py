@@ -135,7 +135,8 @@ def test_selected_jobs_are_cancelled_and_deleted_together(ojster: Ojster) -> Non
     for type in ("a.x", "a.y", "b"):
         id = ojster("push", type).strip()
     assert "Select jobs" in ojster("jobs", "cancel", "--yes", expect=2)
-    assert "Cancel 2 jobs?" in ojster("jobs", "cancel", "--type", "a.*", expect=130)
+    asked = ojster("jobs", "cancel", "--type", "a.*", expect=1)
+    assert ("Cancel 2 jobs?" in asked, "In a script, use --yes" in asked) == (True, True)
     assert ojster.json("jobs", "cancel", "--type", "a.*", "-y") == {"matched": 2, "succeeded": 2, "failed": 0}
     assert "0 of 0" in ojster("jobs", "cancel", "--older-than", "PT1H", "--yes")
     assert "2 of 2 jobs are deleted." in ojster("jobs", "delete", "--state", "cancelled", "--queue", "default", "-y")
@@ -350,7 +351,7 @@ def test_prune_counts_and_deletes_jobs_past_their_retention(ojster: Ojster) -> N
     keep = ("--keep-cancelled", "PT0S")
     assert ojster.json("prune", "--dry-run") == {"pruned": {"jobs": 0, "workflows": 0, "files": 0}, "dry_run": True}
     assert "2 jobs" in ojster("prune", "--dry-run", *keep)
-    assert "cancelled PT0S" in ojster("prune", *keep, expect=130)
+    assert "cancelled PT0S" in ojster("prune", *keep, expect=1)
     assert ojster.json("prune", "--yes", *keep)["pruned"] == {"jobs": 2, "workflows": 0, "files": 0}
     assert [job["id"] for job in ojster.json("jobs", "list")["jobs"]] == ids[2:]
 
@@ -376,7 +377,7 @@ def test_a_cron_job_is_backfilled_for_a_time_that_has_passed(ojster: Ojster) -> 
     span = ("--from", "2026-01-01T00:00:00Z", "--to", "2026-01-10T00:00:00Z")
     foreseen = ojster.json("cron", "backfill", "c", *span, "--dry-run")["occurrences"]
     assert (len(foreseen), foreseen[0]) == (217, "2026-01-01T00:00:00.000000Z")
-    assert "217 occurrences" in ojster("cron", "backfill", "c", *span, expect=130)
+    assert "217 occurrences" in ojster("cron", "backfill", "c", *span, expect=1)
     assert ojster.json("jobs", "list")["jobs"] == []
     said = ojster("cron", "backfill", "c", *span, "--yes", "--concurrency", "2")
     assert "started for 217 occurrences" in said
@@ -404,7 +405,7 @@ def test_cron_jobs_that_an_application_no_longer_declares_are_removed(ojster: Oj
     ):
         ojster("cron", "add", name, "@daily", *what)
     assert ojster.json("cron", "prune", "wares:app", "--dry-run") == {"cron_jobs": ["old", "older"], "dry_run": True}
-    assert "Remove old, older?" in ojster("cron", "prune", "wares:app", expect=130)
+    assert "Remove old, older?" in ojster("cron", "prune", "wares:app", expect=1)
     assert ojster.json("cron", "prune", "wares:app", "--yes")["cron_jobs"] == ["old", "older"]
     assert [cron["name"] for cron in ojster.json("cron", "list")["crons"]] == ["kept", "other"]
     assert "declares all" in ojster("cron", "prune", "wares:app", "--yes")

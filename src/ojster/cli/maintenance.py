@@ -16,7 +16,7 @@ from rich.markup import escape
 from ojster.cli import doctor as checks
 from ojster.cli.logs import log_to_console
 from ojster.cli.option_rules import used_options
-from ojster.cli.options import ask, done, examples, with_json, with_retention, with_url
+from ojster.cli.options import ask, confirm, done, examples, with_json, with_retention, with_url
 from ojster.cli.output import console, print_json
 from ojster.client.interface import Client
 from ojster.core.durations import format_duration
@@ -89,7 +89,7 @@ def prune(url: str, dry_run: bool, retention: Retention, yes: bool, as_json: boo
             for name, period in msgspec.structs.asdict(in_microseconds(settings).retention).items()
             if name != "most_dead_letters"
         )
-        click.confirm(f"Delete finished jobs and workflows older than this: {periods}?", abort=True, err=True)
+        confirm(f"Delete finished jobs and workflows older than this: {periods}?")
     deleted = ask(url, lambda client: client.maintenance.prune(dry_run=dry_run), settings=settings)
     words = f"{deleted['jobs']} jobs, {deleted['workflows']} workflows and {deleted['files']} files"
     done(f"{words} {'would be' if dry_run else 'are'} deleted.", as_json, {"pruned": deleted, "dry_run": dry_run})

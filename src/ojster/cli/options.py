@@ -169,6 +169,23 @@ def _what_to_do(folder: Path) -> str:
     return f"There is {' and '.join(others)}: use --url sqlite:///{others[0]}, or set {URL_VARIABLE}."
 
 
+def confirm(question: str) -> None:
+    """Ask a question, and end the command unless somebody answers with yes.
+
+    Raises
+    ------
+    ClickException
+        The command runs in no terminal, such as in a script.
+    """
+    try:
+        click.confirm(question, abort=True, err=True)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        click.echo(err=True)
+        raise click.ClickException("Nothing was changed: nobody answered with yes. In a script, use --yes.") from None
+
+
 def done(message: str, as_json: bool, value: Any) -> None:
     """Print ``message``, or ``value`` as JSON."""
     if as_json:

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 import click
 
-from ojster.cli.options import ask, done
+from ojster.cli.options import ask, confirm, done
 from ojster.cli.output import print_json
 from ojster.client.interface import Client
 from ojster.core.timestamps import format_timestamp
@@ -56,7 +56,7 @@ def sweep(
             return 0
         refused = f" {foreseen.failed} others match and cannot be {action.past}." if foreseen.failed else ""
         some = f"1 {noun}" if foreseen.succeeded == 1 else f"{foreseen.succeeded} {noun}s"
-        click.confirm(f"{action.capitalize()} {some}?{refused}", abort=True, err=True)
+        confirm(f"{action.capitalize()} {some}?{refused}")
     swept = ask(url, lambda client: call(client, False))
     _print(f"{swept.succeeded} of {swept.matched} {noun}s are {action.past}.", swept, as_json)
     return 1 if swept.failed else 0

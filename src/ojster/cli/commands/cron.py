@@ -15,7 +15,7 @@ from ojster.api.loading import load_app
 from ojster.cli.application import encoded_request, with_codecs
 from ojster.cli.commands.jobs import _argument
 from ojster.cli.declared import PointInTime, option_of
-from ojster.cli.options import ask, done, examples, json_array, moment_at, parameters, with_json, with_url
+from ojster.cli.options import ask, confirm, done, examples, json_array, moment_at, parameters, with_json, with_url
 from ojster.cli.output import Id, ago, job_json, print_list
 from ojster.cli.workflow_file import named_start, read_start
 from ojster.client.interface import Client
@@ -273,7 +273,7 @@ def backfill_cron(
         return
     if not yes:
         first, last = format_timestamp(foreseen[0]), format_timestamp(foreseen[-1])
-        click.confirm(f"Start {name} for {len(foreseen)} occurrences, from {first} to {last}?", abort=True, err=True)
+        confirm(f"Start {name} for {len(foreseen)} occurrences, from {first} to {last}?")
     runs = ask(url, start)
     shown = [{"scheduled_for": format_timestamp(run.scheduled_for), "id": run.id} for run in runs]
     made = sum(run.id is not None for run in runs)
@@ -318,7 +318,7 @@ def prune_crons(app: str, include: tuple[str, ...], dry_run: bool, yes: bool, ur
     names = [called(cron.name) for cron in leftovers]
     if not dry_run:
         if not yes:
-            click.confirm(f"Remove {', '.join(names)}?", abort=True, err=True)
+            confirm(f"Remove {', '.join(names)}?")
 
         async def remove(client: Client) -> None:
             for name in names:
