@@ -149,11 +149,10 @@ def is_safe(url: str) -> bool:
     """Return whether nobody on the way can change what comes from an address."""
     try:
         parts = urlsplit(url)
-    except ValueError:  # such as "http://["
+        has_place = bool(parts.hostname) and parts.port != 0
+    except ValueError:  # such as "http://[" and "http://a:65536"
         return False
-    return bool(parts.hostname) and (
-        parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)
-    )
+    return has_place and (parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK))
 
 
 def read_group(text: str) -> tuple[str, Grant]:
@@ -198,7 +197,8 @@ class OidcVerifier:
             raise InvalidRequest("OpenID Connect needs a library: pip install 'ojster[oidc]'") from None
         self._jwt = jwt
         self._settings = settings
-        self._keys: dict[str | None, jwt.PyJWK] = {}
+        self._keys: dict[tuple[str | None, str], jwt.PyJWK] = {}
+        """The provider's keys, by id and algorithm."""
         self._refreshed_at = float("-inf")
         self._refreshing = asyncio.Lock()
         self._known: dict[bytes, tuple[Token, float]] = {}
@@ -228,7 +228,7 @@ class OidcVerifier:
         token = self.token_of(claims)
         if len(self._known) >= MAX_CACHED_TOKENS:
             self._known.clear()
-        self._known[quick] = (token, min(float(claims["exp"]), time.time() + MAX_TRUST_SECONDS))
+        self._known[quick] = (token, min(int(claims["exp"]), time.time() + MAX_TRUST_SECONDS))
         return token
 
     async def claims(self, text: str, audience: str) -> dict[str, Any]:
@@ -237,7 +237,7 @@ class OidcVerifier:
             header = self._jwt.get_unverified_header(text)
             if header.get("alg") not in ALGORITHMS:
                 raise _refused("its signature is of a kind that is not accepted")
-            key = await self._key(header.get("kid"))
+            key = await self._key(header.get("kid"), header["alg"])
             claims: dict[str, Any] = self._jwt.decode(
                 text,
                 key,
@@ -253,21 +253,23 @@ class OidcVerifier:
         except self._jwt.PyJWTError as error:
             raise _refused(str(error)) from None
 
-    async def _key(self, id: str | None) -> jwt.PyJWK:
-        key = self._find(id)
+    async def _key(self, id: str | None, algorithm: str) -> jwt.PyJWK:
+        key = self._find(id, algorithm)
         if key is None:
-            await self._refresh_unless(lambda: self._find(id) is not None)
-            key = self._find(id)
+            await self._refresh_unless(lambda: self._find(id, algorithm) is not None)
+            key = self._find(id, algorithm)
         if not self._keys:
             raise BackendUnavailable("The identity provider cannot be reached, so that nobody can check the token.")
         if key is None:
             raise _refused("the provider has no such key")
         return key
 
-    def _find(self, id: str | None) -> jwt.PyJWK | None:
-        if id is None and len(self._keys) == 1:
-            return next(iter(self._keys.values()))
-        return self._keys.get(id)
+    def _find(self, id: str | None, algorithm: str) -> jwt.PyJWK | None:
+        if id is None:
+            fitting = [key for (_, known), key in self._keys.items() if known == algorithm]
+            if len(fitting) == 1:
+                return fitting[0]
+        return self._keys.get((id, algorithm))
 
     async def discover(self) -> Mapping[str, Any]:
         """Return what the provider says of itself.
@@ -302,20 +304,27 @@ class OidcVerifier:
                     raise ValueError(f"its keys are at {place!r:.100}")
                 keys = (await get_json(client, place)).get("keys", [])
             self.document = document
-            self._keys = {key.key_id: key for key in self._usable(keys)}
+            self._keys = self._usable(keys)
         except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError, TimeoutError, ValueError, TypeError) as error:
             log.warning("cannot read the keys of %s: %s", issuer, str(error) or type(error).__name__)
             if not self._keys:
                 self._refreshed_at -= REFRESH_SECONDS - RETRY_SECONDS
 
-    def _usable(self, keys: Any) -> list[jwt.PyJWK]:
-        usable = []
+    def _usable(self, keys: Any) -> dict[tuple[str | None, str], jwt.PyJWK]:
+        """Return keys by id and algorithm; one that names no algorithm is for all of its kind.
+
+        Spec: RFC 7517, 4.4
+        """
+        usable = {}
         for key in keys if isinstance(keys, list) else ():
-            if isinstance(key, dict) and key.get("use", "sig") == "sig" and key.get("kty") != "oct":
-                try:
-                    usable.append(self._jwt.PyJWK.from_dict(key))
-                except self._jwt.PyJWTError as error:
-                    log.debug("a key of the provider is of no use: %s", error)
+            if not isinstance(key, dict) or (key.get("use") or "sig") != "sig":
+                continue
+            for algorithm in ALGORITHMS:
+                if (key.get("alg") or algorithm) == algorithm and isinstance(key.get("kid"), str | None):
+                    try:
+                        usable[key.get("kid"), algorithm] = self._jwt.PyJWK.from_dict(key, algorithm)
+                    except (self._jwt.PyJWTError, ValueError, TypeError) as error:  # PyJWT 2.10 lets through the latter
+                        log.debug("a key of the provider is of no use: %s", error)
         return usable
 
     def has_roles(self, claims: dict[str, Any]) -> bool:
