@@ -1,7 +1,8 @@
 """Callers with a token of an OpenID Connect provider: JSON Web Tokens that the provider has signed.
 
-The keys come from the provider's discovery document. They are read again when a token names an unknown key, so that
-the provider may change its keys at any time, and are kept if the provider cannot be reached.
+The keys come from the provider's discovery document. They are read again when a token names an unknown key, or when
+they are ``MAX_TRUST_SECONDS`` old, so that the provider may add and withdraw keys at any time. They are kept if the
+provider cannot be reached.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ LEEWAY_SECONDS: Final = 30.0
 """Difference of clocks that is tolerated, in seconds."""
 
 MAX_TRUST_SECONDS: Final = 300.0
-"""Maximum time for which a checked token is not checked again, in seconds: a withdrawn key counts no longer."""
+"""Age at which keys are read again, and the tokens that they have signed are checked again, in seconds: a withdrawn key
+counts no longer."""
 
 MAX_CACHED_TOKENS: Final = 10_000
 """Maximum number of checked tokens that a process remembers."""
@@ -199,7 +201,8 @@ class OidcVerifier:
         self._settings = settings
         self._keys: dict[tuple[str | None, str], jwt.PyJWK] = {}
         """The provider's keys, by id and algorithm."""
-        self._refreshed_at = float("-inf")
+        self._read_at = self._refreshed_at = float("-inf")
+        """When the keys were read, and when that was last tried."""
         self._refreshing = asyncio.Lock()
         self._known: dict[bytes, tuple[Token, float]] = {}
         """Checked tokens, by the SHA-256 of their text, and when each is checked again."""
@@ -228,7 +231,7 @@ class OidcVerifier:
         token = self.token_of(claims)
         if len(self._known) >= MAX_CACHED_TOKENS:
             self._known.clear()
-        self._known[quick] = (token, min(int(claims["exp"]), time.time() + MAX_TRUST_SECONDS))
+        self._known[quick] = (token, min(int(claims["exp"]), time.time() + self._fresh_seconds))
         return token
 
     async def claims(self, text: str, audience: str) -> dict[str, Any]:
@@ -255,14 +258,19 @@ class OidcVerifier:
 
     async def _key(self, id: str | None, algorithm: str) -> jwt.PyJWK:
         key = self._find(id, algorithm)
-        if key is None:
-            await self._refresh_unless(lambda: self._find(id, algorithm) is not None)
+        if key is None or (self._fresh_seconds <= 0 and not self._refreshing.locked()):
+            await self._refresh_unless(lambda: self._fresh_seconds > 0 and self._find(id, algorithm) is not None)
             key = self._find(id, algorithm)
         if not self._keys:
             raise BackendUnavailable("The identity provider cannot be reached, so that nobody can check the token.")
         if key is None:
             raise _refused("the provider has no such key")
         return key
+
+    @property
+    def _fresh_seconds(self) -> float:
+        """Time until the keys have to be read again; at most 0: they are too old."""
+        return self._read_at + MAX_TRUST_SECONDS - time.monotonic()
 
     def _find(self, id: str | None, algorithm: str) -> jwt.PyJWK | None:
         if id is None:
@@ -305,6 +313,7 @@ class OidcVerifier:
                 keys = (await get_json(client, place)).get("keys", [])
             self.document = document
             self._keys = self._usable(keys)
+            self._read_at = time.monotonic()
         except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError, TimeoutError, ValueError, TypeError) as error:
             log.warning("cannot read the keys of %s: %s", issuer, str(error) or type(error).__name__)
             if not self._keys:
