@@ -140,11 +140,39 @@ async def test_a_worker_appends_no_steps_that_enqueue_and_its_other_reports_are_
         await door.bench.fetch(count=9)  # what is left is out of the way
 
 
-@pytest.mark.parametrize("value", ["args", "meta"])
-async def test_what_looks_like_a_reaction_in_the_values_of_a_user_is_none(door: GuardedServer, value: str) -> None:
-    inside = job(ACTIONS["collect"])
-    body = {"type": "a", "args": [inside] if value == "args" else [], "meta": inside if value == "meta" else {}}
-    assert (await door.say(Role.PRODUCER, "POST", "/jobs", body)).status_code == 201
+VALUES: Final = [
+    job(ACTIONS["collect"]),
+    {"subject": "Hi", "body": "Hello"},
+    {"ojster_code": {"body": "def body(job): pass"}},
+    {"action": "notify", "to": ["ada"]},
+]
+"""Values of a user that look like what only some callers may send."""
+
+PLACES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "arguments": ("/jobs", {"type": "a", "args": VALUES}),
+    "metadata": ("/jobs", {"type": "a", "args": [], "meta": {"values": VALUES}}),
+    "arguments of a step": ("/workflows", chain({"type": "a", "args": VALUES})),
+    "elements of a map": ("/workflows", chain({"type": "map", "over": VALUES, "do": {"type": "a", "args": []}})),
+    "arguments of what undoes a step": (
+        "/workflows",
+        {"type": "saga", "steps": [{"type": "a", "args": [], "compensate_type": "b", "compensate_args": VALUES}]},
+    ),
+    "arguments of a cron job": ("/cron", {"name": "c", "expression": "0 0 * * *", "type": "a", "args": VALUES}),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_values_of_a_user_are_neither_jobs_nor_reactions(door: GuardedServer, place: str) -> None:
+    answer = await door.say(Role.PRODUCER, "POST", *PLACES[place])
+    assert answer.status_code == 201, answer.text
+
+
+async def test_new_arguments_of_a_fork_are_neither_jobs_nor_reactions(door: GuardedServer) -> None:
+    made = await door.say(Role.PRODUCER, "POST", "/workflows", chain({"type": "a", "args": []}))
+    path = f"/workflows/{made.json()['workflow']['id']}"
+    await door.say(Role.OWNER, "POST", f"{path}/cancel", {})
+    answer = await door.say(Role.CONTRIBUTOR, "POST", f"{path}/fork", {"from_step": "0", "args": VALUES})
+    assert answer.status_code == 201, answer.text
 
 
 async def test_a_producer_collects_into_the_collection_of_its_own_workflow(door: GuardedServer) -> None:

@@ -12,7 +12,7 @@ from ojster.core.access import Operation
 from ojster.jobs.attributes import readers
 from ojster.jobs.code import ATTRIBUTE, CODE_TYPE
 
-_DATA: Final = frozenset({"args", "params", "meta", "metadata", "properties", "options"})
+_DATA: Final = frozenset({"args", "compensate_args", "meta", "metadata", "options", "over", "params", "properties"})
 """Members of requests that hold users' values, in which nothing is a job."""
 
 Objects = Sequence[dict[str, Any]]
