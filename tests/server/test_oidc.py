@@ -8,6 +8,7 @@ import hmac
 import time
 from collections.abc import AsyncIterator
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -23,7 +24,7 @@ from starlette.routing import Route
 
 from ojster.audit.entries import AuditQuery
 from ojster.core.access import Grant, Role
-from ojster.core.errors import InvalidRequest
+from ojster.core.errors import BackendUnavailable, InvalidRequest
 from ojster.server import oidc
 from ojster.server.application import Application
 from ojster.server.oidc import OidcSettings, OidcVerifier, read_group
@@ -265,6 +266,29 @@ async def test_while_the_provider_is_away_known_keys_stay_and_unknown_ones_are_n
     monkeypatch.setattr(oidc, "MAX_TRUST_SECONDS", 0.0)
     assert await status(http, provider.token(sub="2")) == 200
     assert await status(http, provider.token(kid="unknown")) == 401
+
+
+async def test_callers_at_the_same_time_wait_once_for_a_provider_that_does_not_answer(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, calls = [0.0], []
+
+    async def wait_in_vain(client: httpx.AsyncClient, url: str) -> dict[str, Any]:
+        calls.append(url)
+        await asyncio.sleep(0)
+        now[0] += oidc.PROVIDER_TIMEOUT_SECONDS
+        raise TimeoutError
+
+    monkeypatch.setattr(oidc, "get_json", wait_in_vain)
+    monkeypatch.setattr(oidc, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
+    verifier = OidcVerifier(OidcSettings(provider.url, "ojster"))
+    refused = await asyncio.gather(*(verifier.identify(provider.token()) for _ in range(5)), return_exceptions=True)
+    assert [type(refusal) for refusal in refused] == [BackendUnavailable] * 5
+    assert len(calls) == 1
+    now[0] += oidc.RETRY_SECONDS
+    with pytest.raises(BackendUnavailable):
+        await verifier.discover()
+    assert len(calls) == 2
 
 
 @pytest.mark.parametrize(

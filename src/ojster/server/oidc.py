@@ -316,8 +316,8 @@ class OidcVerifier:
             self._read_at = time.monotonic()
         except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError, TimeoutError, ValueError, TypeError) as error:
             log.warning("cannot read the keys of %s: %s", issuer, str(error) or type(error).__name__)
-            if not self._keys:
-                self._refreshed_at -= REFRESH_SECONDS - RETRY_SECONDS
+            if not self._keys:  # those who waited meanwhile do not try again one after the other
+                self._refreshed_at = time.monotonic() - REFRESH_SECONDS + RETRY_SECONDS
 
     def _usable(self, keys: Any) -> dict[tuple[str | None, str], jwt.PyJWK]:
         """Return keys by id and algorithm; one that names no algorithm is for all of its kind.
