@@ -134,6 +134,10 @@ async def test_everybody_with_a_token_may_look_at_a_public_workspace(door: Guard
     assert (await door.http("POST", f"{BASE}/jobs", {"type": "t", "args": []}, headers=there)).status_code == 403
     assert (await door.http("GET", f"{BASE}/webhooks/subscriptions", headers=there)).status_code == 403
     assert (await door.http("GET", f"{BASE}/jobs", headers={"X-OJS-Tenant": "acme"})).status_code == 401
+    assert (await call(door.http, "GET", f"{BASE}/session", headers=there))["operations"] == ["inspect"]
+    producer = await door.token(Grant(Role.PRODUCER, "acme"))
+    assert len((await call(door.http, "GET", f"{BASE}/jobs", headers=producer))["jobs"]) > 2
+    assert (await call(door.http, "GET", f"{BASE}/session", headers=producer))["operations"] == ["enqueue", "inspect"]
 
 
 async def test_an_owner_of_everything_is_an_operator(door: GuardedServer) -> None:

@@ -152,12 +152,9 @@ class Authenticator:
             place = token.only_tenant
             if place is None:
                 raise InvalidRequest("The token is valid in several workspaces. Name one in the header X-OJS-Tenant.")
-        operations = token.operations(place)
-        if place is not None:
-            if not operations and place in known.tenants and known.tenants[place].public:
-                operations = frozenset({Operation.INSPECT})
-            if not operations:
-                raise NotFound(f"There is no workspace {shown_tenant(place)!r}.", resource_type="tenant")
+        operations = _operations(token, place, known)
+        if place is not None and not operations:
+            raise NotFound(f"There is no workspace {shown_tenant(place)!r}.", resource_type="tenant")
         access = Access(token.name, operations, token.queues)
         return self._service.as_(Caller(place, access)), access
 
@@ -172,6 +169,10 @@ class Authenticator:
             The address, or the token, has sent too many wrong secrets.
         """
         return await self._identify(caller, await self._look_up())
+
+    async def operations_of(self, token: Token, place: str | None) -> frozenset[Operation]:
+        """Return what a token may do in a workspace; ``None``: in all of them."""
+        return _operations(token, place, await self._look_up())
 
     def watch(self, caller: Credentials) -> Watch:
         """Return a context that is cancelled when the caller is no longer admitted, and raises the refusal."""
@@ -272,6 +273,12 @@ class TooManyTokens(OjsterError):
 
     code = "rate_limited"
     status = 429
+
+
+def _operations(token: Token, place: str | None, known: _Known) -> frozenset[Operation]:
+    """Return what a token may do in a workspace: everybody may read one that is public."""
+    is_public = place is not None and place in known.tenants and known.tenants[place].public
+    return token.operations(place) | ({Operation.INSPECT} if is_public else frozenset())
 
 
 def _invalid() -> Unauthenticated:

@@ -66,7 +66,8 @@ async def _session(request: HttpRequest, credentials: Credentials, headers: list
     tenants = sorted({shown_tenant(grant.tenant) for grant in token.grants if grant.tenant is not None})
     named = None if request.tenant is None else check_tenant(request.tenant.decode("latin-1"))
     place = named if named is not None else (None if token.is_global else token.only_tenant)
-    may = sorted(operation.value for operation in token.operations(place))
+    operations = await request.services.authenticator.operations_of(token, place)
+    may = sorted(operation.value for operation in operations)
     is_global = token.is_global and (not token.queues or Operation.ADMIN in token.operations(None))
     queues = list(token.queues)
     shown = SessionAnswer(
