@@ -42,7 +42,7 @@ class Client(ClientMixin):
         return redirect_uri == self._provider.redirect_url
 
     def check_client_secret(self, client_secret: str) -> bool:
-        return client_secret == CLIENT_SECRET
+        return client_secret == self._provider.secret
 
     def check_endpoint_auth_method(self, method: str, endpoint: str) -> bool:
         return method == ("none" if self._provider.is_public else "client_secret_basic")
@@ -128,6 +128,8 @@ class Provider:
         The claims of each account.
     user:
         Who sits at the browser; ``None``: somebody who refuses.
+    secret:
+        The password of the server.
     is_public:
         Whether servers have no password.
     tells_all:
@@ -141,6 +143,7 @@ class Provider:
         self.redirect_url = ""
         self.users: dict[str, dict[str, Any]] = {}
         self.user: str | None = None
+        self.secret = CLIENT_SECRET
         self.is_public = False
         self.tells_all = True
         self.nonce: str | None = None

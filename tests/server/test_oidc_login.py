@@ -145,6 +145,16 @@ async def test_a_server_may_have_no_password_at_the_provider(bench: Bench, provi
         assert (await log_in(browser)).status_code == 303
 
 
+@pytest.mark.parametrize("secret", ["100%41", "a+b c:d/e", "schlüssel €"])
+async def test_a_password_at_the_provider_may_have_any_characters(
+    bench: Bench, provider: Provider, secret: str
+) -> None:
+    provider.secret = secret
+    app = Application(bench.service, guarded=True, oidc=settings_of(provider, secret))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url=SERVER) as browser:
+        assert (await log_in(browser)).status_code == 303
+
+
 async def test_another_server_of_the_installation_may_receive_the_browser(
     browser: httpx.AsyncClient, bench: Bench, provider: Provider
 ) -> None:

@@ -15,7 +15,7 @@ import re
 import secrets
 from collections.abc import Mapping
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 import httpx
 import msgspec
@@ -232,10 +232,13 @@ class OidcLogin:
         known = document.get("token_endpoint_auth_methods_supported")
         is_basic = not isinstance(known, list) or not known or "client_secret_basic" in known
         method = "client_secret_basic" if is_basic else "client_secret_post"
+        id, secret = self.client.id, self.client.secret
+        if is_basic and secret:  # RFC 6749, 2.3.1, which the library leaves to its caller
+            id, secret = quote(id, safe=""), quote(secret, safe="")
         body = prepare_token_request(
             "authorization_code", code=code, redirect_uri=self.client.redirect_url, code_verifier=attempt.verifier
         )
-        auth = ClientAuth(self.client.id, self.client.secret, method if self.client.secret else "none")
+        auth = ClientAuth(id, secret, method if secret else "none")
         kind = {"Content-Type": "application/x-www-form-urlencoded", "Accept-Encoding": "identity"}
         uri, headers, content = auth.prepare("POST", url, kind, body)
         return await read_json(http.stream("POST", uri, headers=headers, content=content), url)
