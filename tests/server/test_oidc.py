@@ -327,10 +327,21 @@ async def test_a_name_with_control_characters_is_shown_without_them(
     assert '"principal":"eve\ufffd\ufffd\ufffd[2J"' in entry.body.decode()
 
 
-async def test_a_nested_claim_is_found(service: Service, provider: Provider) -> None:
-    verifier = OidcVerifier(OidcSettings(provider.url, "ojster", "realm_access.roles"))
-    token = await verifier.identify(provider.token(realm_access={"roles": ["worker@acme"]}))
+@pytest.mark.parametrize(
+    ("name", "claims"),
+    [
+        ("realm_access.roles", {"realm_access": {"roles": ["worker@acme"]}}),
+        ("https://jobs.example.com/roles", {"https://jobs.example.com/roles": ["worker@acme"]}),
+        ("a.b", {"a.b": ["worker@acme"], "a": {"b": ["owner"]}}),
+    ],
+)
+async def test_a_nested_claim_is_found_and_one_with_dots_in_its_name(
+    provider: Provider, name: str, claims: dict[str, Any]
+) -> None:
+    verifier = OidcVerifier(OidcSettings(provider.url, "ojster", name))
+    token = await verifier.identify(provider.token(**claims))
     assert token.grants == (Grant(Role.WORKER, "acme"),)
+    assert verifier.with_roles({"sub": "1", next(iter(claims)): None}, claims | {"sub": "1"}) == claims | {"sub": "1"}
 
 
 @pytest.mark.parametrize("issuer", ["http://login.example.com", "login.example.com", "", "file:///etc/passwd"])

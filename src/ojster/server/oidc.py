@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -120,7 +120,8 @@ class OidcSettings(msgspec.Struct, frozen=True):
     audience:
         What the claim ``aud`` of tokens for this server contains.
     roles_claim:
-        The claim with the roles, with dots between the names of nested ones: ``realm_access.roles``.
+        The claim with the roles, with dots between the names of nested ones: ``realm_access.roles``. A claim of exactly
+        this name comes first: ``https://jobs.example.com/roles``.
     groups:
         The roles of those who have a certain value in that claim, such as the name of a group.
     client:
@@ -342,14 +343,18 @@ class OidcVerifier:
 
     def with_roles(self, claims: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
         """Return the claims of a token with those of the endpoint about users, and with the roles that this tells."""
-        outermost = self._settings.roles_claim.partition(".")[0]
+        outermost = self._way_to_roles(more)[0]
         return more | {name: value for name, value in claims.items() if name != outermost or name not in more}
 
     def _roles_in(self, claims: dict[str, Any]) -> Any:
         value: Any = claims
-        for name in self._settings.roles_claim.split("."):
+        for name in self._way_to_roles(claims):
             value = value.get(name) if isinstance(value, dict) else None
         return value
+
+    def _way_to_roles(self, claims: dict[str, Any]) -> Sequence[str]:
+        claim = self._settings.roles_claim
+        return (claim,) if claim in claims else claim.split(".")
 
     def token_of(self, claims: dict[str, Any]) -> Token:
         """Return what a caller with these claims may do, as a token of this server.
