@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import msgspec
@@ -68,6 +69,46 @@ async def test_no_endpoint_reads_or_changes_data_of_another_tenant(world: World,
     for path, was in before.items():
         assert after[path] == was, path
     assert tried == {(route.method, route.path) for route in ROUTES}
+
+
+NAMES = {"nightly", "work", "stripe", "typed", "w-acme", "ops", "hoard", "plan", "fn"}
+"""Names of acme's in the requests of ``tries``."""
+
+
+@pytest.mark.parametrize("tenant", ["beta", "_default"])
+async def test_the_stored_name_of_another_tenants_object_leads_nowhere(world: World, tenant: str) -> None:
+    before, tried = await world.seen(), 0
+    stored = {name: f"/tenant/acme/{name}" for name in NAMES}
+    plan = {"definition": stored["plan"]}
+    beat = {"worker_id": stored["w-acme"], "active_jobs": [world.ids["active"]], "state": "quiet"}
+    requests: list[tuple[str, str, Any]] = [
+        ("POST", f"{BASE}/workflows", plan),
+        ("POST", f"{BASE}/workflows", {"type": "chain", "steps": [plan]}),
+        ("POST", f"{BASE}/workers/heartbeat", beat),
+    ]
+    for route in ROUTES:
+        if route.is_for_tenants and not route.streams:
+            for path, body in tries(world, route.method, route.path):
+                parts = [quote(stored[part], safe="") if part in stored else part for part in path.split("/")]
+                if parts != path.split("/"):
+                    requests.append((route.method, "/".join(parts), body))
+    for method, path, body in requests:
+        answer = await world.http(method, path, body, headers={"X-OJS-Tenant": tenant})
+        what = f"{method} {path} for {tenant}: {answer.status_code} {answer.text}"
+        assert MARKER not in answer.text, what
+        is_refused = answer.status_code in (400, 403, 404)
+        assert is_refused or "/workers/" in path or path.endswith("/versions"), what
+        tried += 1
+    assert tried > 40
+    created = {
+        "type": "t",
+        "args": [],
+        "event_reactions": {"on_creation": [{"action": "start-workflow", "workflow": plan}]},
+    }
+    await call(world.http, "POST", f"{BASE}/jobs", created, {"X-OJS-Tenant": tenant})
+    listed = await call(world.http, "GET", f"{BASE}/workflows", headers={"X-OJS-Tenant": tenant})
+    assert listed["workflows"] == []
+    assert await world.seen() == before
 
 
 async def test_a_tenant_sees_its_own(world: World) -> None:

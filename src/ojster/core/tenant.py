@@ -1,7 +1,8 @@
 """Tenants, and names that belong to a tenant.
 
 A tenant's name ``stripe`` is stored as ``/tenant/acme/stripe``: for rate limits, cron jobs, workers, schemas, and the
-job counts of queues. Names without a tenant never begin with a slash, so a tenant cannot name what belongs to others.
+job counts of queues. Nothing without a tenant is stored under such a name, so nobody can name what belongs to others
+but callers that are limited to no tenant.
 
 Spec: ojs-multi-tenancy 5
 """
@@ -57,8 +58,11 @@ def tenants_around(tenant: str) -> list[str]:
 
 
 def qualify(tenant: str, name: str) -> str:
-    """Return the stored form of a tenant's name for something."""
-    return f"{_PREFIX}{tenant}/{name}" if tenant else name
+    """Return the stored form of a tenant's name for something.
+
+    What ``NOBODY`` calls by the stored name of another tenant's is nothing.
+    """
+    return f"{_PREFIX}{tenant}/{name}" if tenant or name.startswith(_PREFIX) else name
 
 
 def split(qualified: str) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from ojster.core.job import NODE_BITS
 from ojster.core.json_objects import raw_list
 from ojster.core.parsing import refuse_unknown
 from ojster.core.states import STATE_NAMES
-from ojster.core.tenant import NOBODY, qualify
+from ojster.core.tenant import qualify
 from ojster.jobs import search
 from ojster.jobs.names import OWN_TYPES, RESERVED_QUEUE_PREFIX
 from ojster.jobs.sweeps import WalkMatch, WalkResult, WalkStep, parts, take_step
@@ -188,7 +188,7 @@ def _equalities(chosen: JobFilter) -> tuple[list[str], dict[str, Any]]:
     if chosen.tenant:
         parts.append("tenant <> ''")  # for the index of jobs with a tenant
     if crons := values_of(chosen.cron_name):
-        own = [qualify(chosen.tenant or NOBODY, name) for name in crons]
+        own = crons if chosen.tenant is None else [qualify(chosen.tenant, name) for name in crons]
         parts.append(_one_of("cron_name", own, parameters))
     if queues := values_of(chosen.queue):
         parts.append(_one_of("queue", queues, parameters))

@@ -14,7 +14,7 @@ from ojster.core.errors import Forbidden, OjsterError, TenantMissing
 from ojster.core.json_objects import Members
 from ojster.core.printable import refuses_surrogates
 from ojster.core.settings import ServiceSettings
-from ojster.core.tenant import NOBODY, qualify
+from ojster.core.tenant import qualify
 from ojster.jobs import queries
 from ojster.jobs.authorship import find_creators
 from ojster.jobs.contents import carries_code, names_recipients, needs_of_reactions, objects_in, replaces_others
@@ -83,8 +83,8 @@ class Scope:
         return None if self.access is None else self.access.who
 
     def named(self, name: str) -> str:
-        """Return the stored name of what the tenant calls ``name``."""
-        return qualify(self.tenant or NOBODY, name)
+        """Return the stored name of what the tenant calls ``name``. Callers of all tenants use stored names."""
+        return name if self.tenant is None else qualify(self.tenant, name)
 
     def sees(self, tenant: str) -> bool:
         """Return whether the caller can read what belongs to a tenant."""
