@@ -40,9 +40,6 @@ from ojster.storage.transaction import ColumnType, Row, Transaction
 MAX_ITEMS: Final = 10_000
 """Maximum number of items in the own collection of a workflow or a job."""
 
-NAMES_PER_STATEMENT: Final = 200
-"""Maximum number of names in one SQL statement."""
-
 _COLUMNS: Final = (
     "id, collection, name, kind, data, created_at, category, job_id, created_by, removed_at, removed_by, file"
 )
@@ -165,23 +162,17 @@ def put_all(tx: Transaction, items: Sequence[tuple[str, NewItem, Job]]) -> None:
     for key, new, _ in items:
         names.setdefault(key, []).append(new.name)
     for key, wanted in names.items():
-        replaced = 0
-        for first in range(0, len(wanted), NAMES_PER_STATEMENT):
-            some = wanted[first : first + NAMES_PER_STATEMENT]
-            rows = tx.execute(
-                f"""
-                UPDATE collection_items
-                SET removed_at = ?
-                WHERE collection = ?
-                    AND removed_at IS NULL
-                    AND name IN ({", ".join("?" * len(some))})
-                RETURNING job_id, file_id
-                """,
-                (tx.now, key, *some),
-            )
-            replaced += len(rows)
-            release_references(tx, rows)
-        _check_room(tx, key, len(wanted) - replaced)
+        replaced = tx.execute(
+            f"""
+            UPDATE collection_items
+            SET removed_at = ?
+            WHERE collection = ? AND removed_at IS NULL AND name {tx.among_texts}
+            RETURNING job_id, file_id
+            """,
+            (tx.now, key, tx.texts(wanted)),
+        )
+        release_references(tx, replaced)
+        _check_room(tx, key, len(wanted) - len(replaced))
     rows = [_row(tx, key, new, file, job, None) for (key, new, job), file in zip(items, files, strict=True)]
     tx.insert_rows("collection_items", _TYPES, rows)
 
@@ -371,20 +362,18 @@ def copy_items(tx: Transaction, source: str, target: str, by: str) -> None:
 
 def empty(tx: Transaction, keys: Sequence[str]) -> None:
     """Remove all items of collections, and keep them in the history; results of a flow's local steps stay."""
-    for first in range(0, len(keys), NAMES_PER_STATEMENT):
-        some = keys[first : first + NAMES_PER_STATEMENT]
-        rows = tx.execute(
-            f"""
-            UPDATE collection_items
-            SET removed_at = ?
-            WHERE collection IN ({", ".join("?" * len(some))})
-                AND removed_at IS NULL
-                AND substr(name, 1, {len(_RESULTS)}) <> '{_RESULTS}'
-            RETURNING job_id, file_id
-            """,
-            (tx.now, *some),
-        )
-        release_references(tx, rows)
+    rows = tx.execute(
+        f"""
+        UPDATE collection_items
+        SET removed_at = ?
+        WHERE collection {tx.among_texts}
+            AND removed_at IS NULL
+            AND substr(name, 1, {len(_RESULTS)}) <> '{_RESULTS}'
+        RETURNING job_id, file_id
+        """,
+        (tx.now, tx.texts(keys)),
+    )
+    release_references(tx, rows)
 
 
 _RESULTS: Final = f"{RESULT}/"
@@ -393,19 +382,18 @@ _RESULTS: Final = f"{RESULT}/"
 
 def delete_items(tx: Transaction, keys: Sequence[str]) -> None:
     """Delete all items of collections and their history, because their owner is deleted."""
-    for first in range(0, len(keys), NAMES_PER_STATEMENT):
-        some = keys[first : first + NAMES_PER_STATEMENT]
-        marks = ", ".join("?" * len(some))
-        for which in ("IS NULL", "IS NOT NULL"):  # each has an index of its own
-            rows = tx.execute(
-                f"""
-                DELETE FROM collection_items
-                WHERE collection IN ({marks}) AND removed_at {which}
-                RETURNING job_id, file_id
-                """,
-                some,
-            )
-            release_references(tx, [(None, file_id) for _, file_id in rows])
+    if not keys:
+        return
+    for which in ("IS NULL", "IS NOT NULL"):  # each has an index of its own
+        rows = tx.execute(
+            f"""
+            DELETE FROM collection_items
+            WHERE collection {tx.among_texts} AND removed_at {which}
+            RETURNING file_id
+            """,
+            (tx.texts(keys),),
+        )
+        release_references(tx, [(None, file_id) for (file_id,) in rows])
 
 
 def artifacts_of(tx: Transaction, job: Job, matching: Matching) -> list[Item]:

@@ -95,8 +95,8 @@ def need_collection(tx: Transaction, key: str) -> str:
 
 def which_exist(tx: Transaction, keys: Sequence[str]) -> list[bool]:
     """Return whether there are named collections with these keys."""
-    marks = ", ".join("?" * len(keys))
-    known = {name for (name,) in tx.execute(f"SELECT name FROM collections WHERE name IN ({marks})", tuple(keys))}
+    rows = tx.execute(f"SELECT name FROM collections WHERE name {tx.among_texts}", (tx.texts(keys),))
+    known = {name for (name,) in rows}
     return [key in known for key in keys]
 
 

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from ojster.collections.collect import collects_of
-from ojster.collections.contents import NAMES_PER_STATEMENT, put, release_references
+from ojster.collections.contents import put, release_references
 from ojster.collections.items import NewItem, key_of_job
 from ojster.core.errors import BackendUnavailable, NotFound, PayloadTooLarge
 from ojster.core.job import NODE_BITS, Job
@@ -40,17 +40,15 @@ def keep_result(tx: Transaction, job: Job, ack: Acknowledgement) -> bytes | None
 
 def let_go(tx: Transaction, jobs: Sequence[int]) -> None:
     """Delete what keeps the files of results that are deleted; ``jobs``: the ``seq`` of their jobs."""
-    for first in range(0, len(jobs), NAMES_PER_STATEMENT):
-        keys = [key_of_job(seq) for seq in jobs[first : first + NAMES_PER_STATEMENT]]
-        rows = tx.execute(
-            f"""
-            DELETE FROM collection_items
-            WHERE collection IN ({", ".join("?" * len(keys))}) AND name = ? AND removed_at IS NULL
-            RETURNING file_id
-            """,
-            (*keys, RESULT),
-        )
-        release_references(tx, [(None, file_id) for (file_id,) in rows])
+    rows = tx.execute(
+        f"""
+        DELETE FROM collection_items
+        WHERE collection {tx.among_texts} AND name = ? AND removed_at IS NULL
+        RETURNING file_id
+        """,
+        (tx.texts([key_of_job(seq) for seq in jobs]), RESULT),
+    )
+    release_references(tx, [(None, file_id) for (file_id,) in rows])
 
 
 def _must_be_at_hand(tx: Transaction, job: Job) -> PayloadTooLarge | None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
 
 import msgspec
-
-from ojster.storage.transaction import Transaction
 
 FOLLOWED_UNTIL: Final = "followed"
 """Name of the time until which callers follow the event log."""
@@ -15,13 +14,20 @@ RETENTION_POSITION: Final = "retention"
 """Name of the position of the retention scan, by kind of finished job."""
 
 
-def recall(tx: Transaction, name: str) -> bytes | None:
+class Executing(Protocol):
+    """A transaction, as far as these values are concerned."""
+
+    def execute(self, sql: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """Run one statement and return its rows."""
+
+
+def recall(tx: Executing, name: str) -> bytes | None:
     """Return the value stored under a name, as JSON; ``None``: there is none."""
     rows = tx.execute("SELECT value FROM system WHERE name = :name", {"name": name})
     return rows[0][0] if rows else None
 
 
-def note(tx: Transaction, name: str, value: Any) -> None:
+def note(tx: Executing, name: str, value: Any) -> None:
     """Store a value under a name, in place of the previous one."""
     tx.execute(
         """
@@ -33,6 +39,6 @@ def note(tx: Transaction, name: str, value: Any) -> None:
     )
 
 
-def drop(tx: Transaction, name: str) -> None:
+def drop(tx: Executing, name: str) -> None:
     """Delete the value stored under a name."""
     tx.execute("DELETE FROM system WHERE name = :name", {"name": name})

@@ -24,6 +24,7 @@ from ojster.core.tenant import qualify
 from ojster.storage.effects import Effects
 from ojster.storage.memory import Memory, Remembered
 from ojster.storage.outages import LONG_TRANSACTION_SECONDS, Horizon, Outages
+from ojster.storage.system import FOLLOWED_UNTIL, recall
 from ojster.storage.tally import ADDED, SUMS, AttemptEnd, Tally, add_up
 
 Row = tuple[Any, ...]
@@ -71,12 +72,7 @@ class Later(BackendUnavailable):
     """Refusal of a call that must wait for another transaction. The dispatcher retries it before the caller sees it."""
 
 
-def _read_followed(tx: Transaction) -> int:
-    rows = tx.execute("SELECT value FROM system WHERE name = 'followed'")
-    return int(msgspec.json.decode(rows[0][0])) if rows else 0
-
-
-_followed_until: Final = Remembered[int](_read_followed)
+_followed_until: Final = Remembered[int](lambda tx: msgspec.json.decode(recall(tx, FOLLOWED_UNTIL) or b"0"))
 """When recording of events ends unless a follower asks for more, in microseconds since the epoch."""
 
 
@@ -107,8 +103,9 @@ class Transaction(ABC):
     for_key_share = ""
     """Like ``for_update``, but only keeps its rows from being deleted: any number of transactions may do that."""
 
-    among = ""
-    """Condition to append to an integer column: its value is in the next parameter, which ``integers`` makes."""
+    among = among_texts = ""
+    """Conditions to append to a column of integers or texts: its value is in the next parameter, of ``integers`` or
+    ``texts``."""
 
     contains = "instr({0}, {1}) > 0"
     """Condition that the bytes ``{0}`` contain the bytes ``{1}``."""
@@ -311,6 +308,10 @@ class Transaction(ABC):
     @abstractmethod
     def integers(self, values: Collection[int]) -> Any:
         """Return integers as one parameter, for ``among``."""
+
+    @abstractmethod
+    def texts(self, values: Sequence[str]) -> Any:
+        """Return texts as one parameter, for ``among_texts``."""
 
     def among_rows(self, query: str) -> str:
         """Return a condition to append to an integer column: its value is among the few that a query finds."""

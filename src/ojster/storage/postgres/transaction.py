@@ -134,6 +134,7 @@ class PostgresTransaction(Transaction):
     skip_locked = " FOR UPDATE SKIP LOCKED"
     select_available = SELECT_AVAILABLE
     among = "= ANY(CAST(? AS bigint[]))"
+    among_texts = "= ANY(CAST(? AS text[]))"
     contains = "position({1} IN {0}) > 0"
     contains_text = """position({1} IN lower(encode({0}, 'escape') COLLATE "C")) > 0"""
     envelope = ENVELOPE
@@ -168,6 +169,9 @@ class PostgresTransaction(Transaction):
 
     def integers(self, values: Collection[int]) -> Any:
         return ints(list(values) or [-1])
+
+    def texts(self, values: Sequence[str]) -> Any:
+        return texts(values)
 
     def among_rows(self, query: str) -> str:
         # With IN, the planner may compare each row of the table with each that the query finds: it does if it believes

@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 import apsw
+import msgspec
 
 from ojster.core.errors import BackendUnavailable
 from ojster.core.job import Job
@@ -79,10 +80,14 @@ class SqliteTransaction(Transaction):
 
     select_available = SELECT_AVAILABLE
     among = "IN carray(?)"
+    among_texts = "IN (SELECT value FROM json_each(?))"
     envelope = ENVELOPE
 
     def integers(self, values: Collection[int]) -> Any:
         return apsw.carray(array("q", values or (-1,)))
+
+    def texts(self, values: Sequence[str]) -> Any:
+        return msgspec.json.encode(values).decode()
 
     def insert_rows(self, table: str, columns: Mapping[str, ColumnType], rows: Sequence[Sequence[Any]]) -> None:
         self._insert(table, tuple(columns), rows)

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.collections.contents import NAMES_PER_STATEMENT
 from ojster.collections.items import key_of_job, key_of_kept_files, key_of_workflow
 from ojster.core.errors import Conflict
 from ojster.core.events import Event
@@ -114,19 +113,15 @@ def subjects_of(tx: Transaction, ids: Sequence[str]) -> list[str]:
 
 def _files_of(tx: Transaction, keys: Sequence[str]) -> list[str]:
     """Return the ids of the files that the items of collections refer to."""
-    files: list[str] = []
-    for first in range(0, len(keys), NAMES_PER_STATEMENT):
-        some = keys[first : first + NAMES_PER_STATEMENT]
-        rows = tx.execute(
-            f"""
-            SELECT file_id
-            FROM collection_items
-            WHERE collection IN ({", ".join("?" * len(some))}) AND removed_at IS NULL AND file_id IS NOT NULL
-            """,
-            some,
-        )
-        files += [file_id for (file_id,) in rows]
-    return files
+    rows = tx.execute(
+        f"""
+        SELECT file_id
+        FROM collection_items
+        WHERE collection {tx.among_texts} AND removed_at IS NULL AND file_id IS NOT NULL
+        """,
+        (tx.texts(keys),),
+    )
+    return [file_id for (file_id,) in rows]
 
 
 @for_each

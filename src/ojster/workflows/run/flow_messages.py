@@ -269,11 +269,11 @@ def _give_oldest(tx: Transaction, flow: int, waiting: Sequence[tuple[Any, ...]])
             f"""
             SELECT name
             FROM flow_messages
-            WHERE flow = ? AND taken_by IS NULL AND name LIKE '!%' AND name NOT IN ({", ".join("?" * len(unknown))})
+            WHERE flow = ? AND taken_by IS NULL AND name LIKE '!%' AND NOT name {tx.among_texts}
             ORDER BY number
             LIMIT 1
             """,
-            (flow, *unknown),
+            (flow, tx.texts(unknown)),
         )
         if not oldest:
             return False

@@ -431,9 +431,10 @@ def _cancel_awaited(tx: Transaction, job: Job, keys: Sequence[str]) -> None:
     if not keys:
         return
     assert job.node is not None
-    places = ", ".join("?" * len(keys))
+    among = tx.texts(keys)
     rows = tx.execute(
-        f"SELECT key, kind, node, asked_at FROM flow_records WHERE flow = ? AND key IN ({places})", (job.node, *keys)
+        f"SELECT key, kind, node, asked_at FROM flow_records WHERE flow = ? AND key {tx.among_texts}",
+        (job.node, among),
     )
     received = [key for key, kind, *_ in rows if kind in ("receive", "receive_many")]
     for key in received:
@@ -445,9 +446,9 @@ def _cancel_awaited(tx: Transaction, job: Job, keys: Sequence[str]) -> None:
         f"""
         UPDATE flow_records
         SET ended_at = ?, result = NULL, error = ?
-        WHERE flow = ? AND key IN ({places})
+        WHERE flow = ? AND key {tx.among_texts}
         """,
-        (ended_at.get(job.node, tx.now), GIVEN_UP, job.node, *keys),
+        (ended_at.get(job.node, tx.now), GIVEN_UP, job.node, among),
     )
     nodes = [node for _, _, node, _ in rows if node is not None]
     if nodes:
