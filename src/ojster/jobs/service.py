@@ -310,17 +310,14 @@ class JobService(CapabilityService, JobCalls):
         NotFound
             The job does not exist.
         """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + min(wait, MAX_WAIT_SECONDS)
-        with self.database.wakeups.waiter(job_topic(job_id), FINISHED) as waiter:
+
+        async def look() -> Job:
             self.database.announce_wait()
-            while True:
-                waiter.arm()
-                job = await self.find(job_id)
-                left = deadline - loop.time()
-                if job.state in FINISHED_STATES or left <= 0 or self.database.draining:
-                    return job
-                await waiter.wait(left)
+            return await self.find(job_id)
+
+        topics = (job_topic(job_id), FINISHED)
+        seconds = min(wait, MAX_WAIT_SECONDS)
+        return await self.database.look_until(topics, look, lambda job: job.state in FINISHED_STATES, seconds)
 
     async def history(self, job_id: str) -> list[Entry]:
         """Return the last 1,000 history entries of a job, oldest first.

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import re
 from abc import ABC, abstractmethod
 from asyncio import Future
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeVar
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
 import msgspec
@@ -35,6 +36,7 @@ from ojster.storage.wakeups import (
 
 A = TypeVar("A")
 R = TypeVar("R")
+T = TypeVar("T")
 
 SQLITE: Final = "sqlite:///"
 POSTGRES: Final = ("postgresql://", "postgres://")
@@ -170,6 +172,28 @@ class Database(ABC):
     async def survey(self, operation: TransactionFunction[A, R], argument: A) -> R:
         """Run a transaction function that only reads, for one argument; it may see what was true a moment ago."""
         return await self.read(operation, argument)
+
+    async def look_until(
+        self,
+        topics: Sequence[str],
+        look: Callable[[], Coroutine[Any, Any, T]],
+        is_over: Callable[[T], bool],
+        seconds: float,
+    ) -> T:
+        """Look at something now, and again whenever a topic wakes; return what is there when the wait is over.
+
+        The wait ends after ``seconds``, too, and when the process shuts down.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        with self.wakeups.waiter(*topics) as waiter:
+            while True:
+                waiter.arm()
+                seen = await look()
+                left = deadline - loop.time()
+                if is_over(seen) or left <= 0 or self.draining:
+                    return seen
+                await waiter.wait(left)
 
     async def remembered(self, value: Remembered[R]) -> R:
         """Return a remembered value, outside of transactions."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Final
 
 import msgspec
@@ -166,16 +165,12 @@ class FlowService(CapabilityService, FlowCalls):
 
     async def _answered(self, workflow_id: str, number: int, wait_ms: int) -> FlowUpdate:
         address = self.scope.of_tenant(UpdateAddress(workflow_id, number))
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait_ms / 1000
-        with self.database.wakeups.waiter(workflow_topic(workflow_id), WORKFLOWS) as waiter:
-            while True:
-                waiter.arm()
-                update = await self.scope.look(flow_messages.find_update, address)
-                left = deadline - loop.time()
-                if update.state != "waiting" or left <= 0 or self.database.draining:
-                    return update
-                await waiter.wait(left)
+        return await self.database.look_until(
+            (workflow_topic(workflow_id), WORKFLOWS),
+            lambda: self.scope.look(flow_messages.find_update, address),
+            lambda update: update.state != "waiting",
+            wait_ms / 1000,
+        )
 
     async def show(self, workflow_id: str, step: str | None = None) -> FlowInfo:
         """Return how a flow is: where it waits, what it has published, and what it can be asked.
@@ -237,16 +232,12 @@ class FlowService(CapabilityService, FlowCalls):
         """
         address = self.scope.of_tenant(address)
         id = address.workflow_id
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait_ms / 1000
-        with self.database.wakeups.waiter(stream_topic(id), workflow_end_topic(id), STREAMS, WORKFLOWS) as waiter:
-            while True:
-                waiter.arm()
-                page = await self.scope.look(streams.find_chunks, address)
-                left = deadline - loop.time()
-                if page.chunks or page.has_ended or left <= 0 or self.database.draining:
-                    return page
-                await waiter.wait(left)
+        return await self.database.look_until(
+            (stream_topic(id), workflow_end_topic(id), STREAMS, WORKFLOWS),
+            lambda: self.scope.look(streams.find_chunks, address),
+            lambda page: bool(page.chunks) or page.has_ended,
+            wait_ms / 1000,
+        )
 
 
 def _check_name(name: str) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
 
 from ojster.core.errors import InvalidRequest
@@ -71,18 +69,14 @@ class WorkflowReading(CapabilityService, WorkflowCalls):
         if not is_job_id(workflow_id) and ids_beginning_with(workflow_id) is not None:
             self.scope.need_all_queues("The beginning of an id")
             workflow_id = accepted(await self.database.read(views.full_ids, (workflow_id, self.scope.tenant)))
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + min(wait, MAX_WAIT_SECONDS)
         topic = workflow_end_topic(workflow_id) if version is None else workflow_topic(workflow_id)
-        with self.database.wakeups.waiter(topic, WORKFLOWS) as waiter:
-            while True:
-                waiter.arm()
-                head = await self._workflow(WorkflowRequest(workflow_id, 0))
-                left = deadline - loop.time()
-                changed = version is not None and head.version != version
-                if head.finished or changed or left <= 0 or self.database.draining:
-                    return await self._workflow(WorkflowRequest(workflow_id, most_steps)) if steps else head
-                await waiter.wait(left)
+        head = await self.database.look_until(
+            (topic, WORKFLOWS),
+            lambda: self._workflow(WorkflowRequest(workflow_id, 0)),
+            lambda head: head.finished or version not in (None, head.version),
+            min(wait, MAX_WAIT_SECONDS),
+        )
+        return await self._workflow(WorkflowRequest(workflow_id, most_steps)) if steps else head
 
     async def _workflow(self, request: WorkflowRequest) -> WorkflowInfo:
         request = msgspec.structs.replace(request, tenant=self.scope.tenant)
