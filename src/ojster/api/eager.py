@@ -292,16 +292,8 @@ class Eager(InMemory):
             page = await read_stream(address)
             return bool(page.chunks) or page.has_ended
 
-        async def ask(
-            workflow_id: str,
-            name: str,
-            args: list[Any],
-            step: str | None = None,
-            idempotency_key: str | None = None,
-            wait_ms: int = 0,
-        ) -> Any:
-            # Without a wait: nothing runs yet.
-            asked = await send_update(workflow_id, name, args, step, idempotency_key)
+        async def ask(workflow_id: str, *message: Any, wait_ms: int = 0, **more: Any) -> Any:
+            asked = await send_update(workflow_id, *message, **more)  # without a wait: nothing runs yet
             return await answer_of(workflow_id, str(asked.id), wait_ms)
 
         async def answer_of(workflow_id: str, number: str, wait_ms: int = 0) -> Any:

@@ -94,7 +94,7 @@ class RunMessages:
         """
         flows = self._app.client().flows
         encoded = self._app.codecs.encode_list(update.arguments(*args, **kwargs))
-        state = await flows.update(self.id, update.name, encoded, None, new_id(), MAX_WAIT_MS)
+        state = await flows.update(self.id, update.name, encoded, None, new_id(), wait_ms=MAX_WAIT_MS)
         while state.state == "waiting":
             state = await flows.find_update(self.id, str(state.id), MAX_WAIT_MS)
         if state.state == "failed":

@@ -119,17 +119,10 @@ class JobTester(InMemory):
         """Let a blocking call that waits for the answer to an update run the flow: its thread cannot drain."""
         send, find = flows.update, flows.find_update
 
-        async def ask(
-            workflow_id: str,
-            name: str,
-            args: list[Any],
-            step: str | None = None,
-            idempotency_key: str | None = None,
-            wait_ms: int = 0,
-        ) -> FlowUpdate:
+        async def ask(workflow_id: str, name: str, *message: Any, wait_ms: int = 0, **more: Any) -> FlowUpdate:
             if self._draining or not wait_ms or calling_thread.get(None) is None:
-                return await send(workflow_id, name, args, step, idempotency_key, wait_ms)
-            asked = await send(workflow_id, name, args, step, idempotency_key)
+                return await send(workflow_id, name, *message, wait_ms=wait_ms, **more)
+            asked = await send(workflow_id, name, *message, **more)
             if asked.state == "waiting":  # a key that was sent before has its answer
                 await self.adrain(check=False)
                 asked = await find(workflow_id, str(asked.id))

@@ -79,6 +79,7 @@ class FlowCalls(Calls):
         args: list[Any],
         step: str | None = None,
         idempotency_key: Identifier | None = None,
+        *,
         wait_ms: WaitMs = 0,
     ) -> FlowUpdate:
         """Ask a flow for something, and wait for its answer: an update, which the flow handles while it runs."""

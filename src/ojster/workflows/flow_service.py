@@ -139,6 +139,7 @@ class FlowService(CapabilityService, FlowCalls):
         args: list[Any],
         step: str | None = None,
         idempotency_key: str | None = None,
+        *,
         wait_ms: int = 0,
     ) -> FlowUpdate:
         """Ask a flow for something; return the update, with the answer if it comes in ``wait_ms``.
