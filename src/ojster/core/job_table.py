@@ -61,6 +61,9 @@ WITH_LIMIT: Final = "j.limit_key = ?"
 AVAILABLE_HERE: Final = "FROM jobs WHERE queue = :queue AND tenant = :tenant AND state = 'available'"
 """FROM and WHERE for the available jobs of one tenant in one queue."""
 
+HELD_BY_WORKER: Final = "FROM jobs WHERE state = 'active' AND due_at IS NOT NULL AND worker_id = :worker_id"
+"""FROM and WHERE for the active jobs of a worker, worded as the index of leases."""
+
 
 def next_values(column: str, waiting: str) -> str:
     """Return the query for the next values of a column, ``:most`` after ``:after``, each once, as ``name``.

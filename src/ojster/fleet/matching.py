@@ -17,7 +17,7 @@ from typing import Final
 
 from ojster.core.errors import InvalidRequest
 from ojster.core.job import Job
-from ojster.core.job_table import AVAILABLE_HERE, next_values
+from ojster.core.job_table import AVAILABLE_HERE, HELD_BY_WORKER, next_values
 from ojster.core.json_objects import read_members
 from ojster.fleet.ml_resources import ResourceLimits, read_resources
 from ojster.fleet.requirements import Condition, Needs, ProvidedFacts
@@ -40,9 +40,7 @@ OVERDUE_PREFERENCE: Final = 1_000
 
 _KINDS: Final = next_values("needs", AVAILABLE_HERE)
 _FIRST: Final = f"SELECT seq {AVAILABLE_HERE} AND needs = :needs LIMIT 1"
-_HELD: Final = (
-    "SELECT seq, type, queue, needs FROM jobs WHERE state = 'active' AND due_at IS NOT NULL AND worker_id = :worker_id"
-)
+_HELD: Final = f"SELECT seq, type, queue, needs {HELD_BY_WORKER}"
 _ACTIVE: Final = """
     SELECT needs, min(seq), count(*)
     FROM jobs

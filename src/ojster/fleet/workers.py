@@ -14,7 +14,7 @@ from ojster.core.durations import SECOND
 from ojster.core.errors import Conflict, NotFound, OjsterError
 from ojster.core.job import Job
 from ojster.core.job_flags import CANCEL_REQUESTED
-from ojster.core.job_table import JOB_COLUMNS
+from ojster.core.job_table import HELD_BY_WORKER, JOB_COLUMNS
 from ojster.core.tenant import called
 from ojster.fleet.abilities import PLAIN, Abilities, abilities_by_worker, decode_abilities, worker_rules_by_id
 from ojster.fleet.lost_workers import forget_loss, note_expired_lease, note_last_report, note_loss
@@ -234,10 +234,7 @@ def direct(tx: Transaction, order: tuple[str, str]) -> KnownWorker | OjsterError
 @for_each
 def held_jobs(tx: Transaction, worker_id: str) -> list[Job]:
     """Return the jobs that each worker holds."""
-    rows = tx.execute(
-        "SELECT id FROM jobs WHERE state = 'active' AND due_at IS NOT NULL AND worker_id = :worker_id ORDER BY seq",
-        {"worker_id": worker_id},
-    )
+    rows = tx.execute(f"SELECT id {HELD_BY_WORKER} ORDER BY seq", {"worker_id": worker_id})
     jobs_by_id = tx.find_jobs([id for (id,) in rows])
     return [jobs_by_id[id] for (id,) in rows]
 
@@ -414,11 +411,7 @@ def release_jobs_of(tx: Transaction, worker_id: str) -> None:
 
 def _jobs_held_by(tx: Transaction, worker_id: str) -> list[Job]:
     # A report that arrives now counts if it was first; else it finds that its attempt has ended.
-    rows = tx.execute(
-        f"SELECT {JOB_COLUMNS} FROM jobs WHERE state = 'active' AND due_at IS NOT NULL AND worker_id = :worker_id"
-        + tx.for_update,
-        {"worker_id": worker_id},
-    )
+    rows = tx.execute(f"SELECT {JOB_COLUMNS} {HELD_BY_WORKER}{tx.for_update}", {"worker_id": worker_id})
     return [Job(*row) for row in rows]
 
 

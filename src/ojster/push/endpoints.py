@@ -9,6 +9,7 @@ import msgspec
 
 from ojster.core.durations import HOUR, SECOND
 from ojster.core.errors import Forbidden, NotFound, OjsterError
+from ojster.core.job_table import HELD_BY_WORKER
 from ojster.core.rate_limit import Limits
 from ojster.core.signatures import new_secret, replacement
 from ojster.core.tenant import called
@@ -190,10 +191,7 @@ def note_troubles(tx: Transaction, trouble: Trouble) -> None:
 
 def _count_accepted(tx: Transaction, endpoint: PushEndpoint, calls: Collection[str]) -> int:
     """Return how many jobs a function has that are not in calls: it has answered 202, and reports later."""
-    held = tx.execute(
-        "SELECT id FROM jobs WHERE state = 'active' AND due_at IS NOT NULL AND worker_id = :worker_id",
-        {"worker_id": endpoint.worker_id},
-    )
+    held = tx.execute(f"SELECT id {HELD_BY_WORKER}", {"worker_id": endpoint.worker_id})
     return len({id for (id,) in held}.difference(calls))
 
 

@@ -19,6 +19,7 @@ import msgspec
 from ojster.core.durations import DAY, SECOND
 from ojster.core.errors import NotFound, OjsterError
 from ojster.core.job import Job
+from ojster.core.job_table import HELD_BY_WORKER
 from ojster.core.rate_limit import Limits, OnLimit, Rate, RateLimitPolicy
 from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp
@@ -276,11 +277,8 @@ def block(tx: Transaction, key: str, until: int, reason: str) -> None:
 def count_active(tx: Transaction, key: str) -> int:
     """Return the number of active jobs with a key, or in a queue, or of a worker, if it is the key of one."""
     if key.startswith(WORKER_PREFIX):
-        ((counted,),) = tx.execute(
-            "SELECT count(*) FROM jobs WHERE state = 'active' AND due_at IS NOT NULL AND worker_id = :worker_id",
-            {"worker_id": key.removeprefix(WORKER_PREFIX)},
-        )
-        return int(counted)
+        worker = {"worker_id": key.removeprefix(WORKER_PREFIX)}
+        return int(tx.execute(f"SELECT count(*) {HELD_BY_WORKER}", worker)[0][0])
     if not key.startswith(QUEUE_PREFIX):
         return int(tx.execute(f"SELECT count(*) FROM jobs WHERE {ACTIVE_WITH_KEY} = :key", {"key": key})[0][0])
     queue = key.removeprefix(QUEUE_PREFIX)
