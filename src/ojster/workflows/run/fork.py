@@ -39,8 +39,11 @@ _encode: Final = msgspec.json.Encoder().encode
 MAX_NAMES: Final = 20
 """Maximum number of steps that the refusal of an unknown step names."""
 
-ASKED_KINDS: Final = "'step', 'run', 'receive', 'receive_many', 'listen', 'listen_many'"
+_ASKED_KINDS: Final = "'step', 'run', 'receive', 'receive_many', 'listen', 'listen_many'"
 """Kinds of the records of what a flow asks for, and from which a fork may begin, in SQL."""
+
+ASKED: Final = f"FROM flow_records WHERE flow = :flow AND key NOT LIKE '!%' AND kind IN ({_ASKED_KINDS})"
+"""FROM and WHERE for what a flow has asked for."""
 
 
 class Fork(msgspec.Struct, frozen=True):
@@ -232,27 +235,9 @@ class ForkOrigin:
         if fork.from_step is None:
             return ForkStart()
         tx, flow = self._graph.tx, body_number(self.main.id)
-        rows = tx.execute(
-            f"""
-            SELECT kind, asked_at, node
-            FROM flow_records
-            WHERE flow = :flow AND key = :key AND key NOT LIKE '!%'
-                AND kind IN ({ASKED_KINDS})
-            """,
-            {"flow": flow, "key": fork.from_step},
-        )
+        rows = tx.execute(f"SELECT kind, asked_at, node {ASKED} AND key = :key", {"flow": flow, "key": fork.from_step})
         if not rows:
-            keys = tx.execute(
-                f"""
-                SELECT key
-                FROM flow_records
-                WHERE flow = :flow AND key NOT LIKE '!%'
-                    AND kind IN ({ASKED_KINDS})
-                ORDER BY asked_at, key
-                LIMIT 1000
-                """,
-                {"flow": flow},
-            )
+            keys = tx.execute(f"SELECT key {ASKED} ORDER BY asked_at, key LIMIT 1000", {"flow": flow})
             self._raise_unknown(fork.from_step, [key for (key,) in keys])
         ((kind, asked_at, node),) = rows
         if fork.args is not None:
@@ -350,7 +335,7 @@ _FORGET: Final = f"""
         AND NOT (
             (kind = 'patch' AND asked_at <= :until)
             OR (
-                kind IN ({ASKED_KINDS}, 'cancel')
+                kind IN ({_ASKED_KINDS}, 'cancel')
                 AND ended_at IS NOT NULL
                 AND {SEEN_AT} <= :until
             )

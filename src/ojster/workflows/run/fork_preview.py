@@ -10,7 +10,7 @@ from ojster.core.calls import SET_BY_SERVICE
 from ojster.storage.call import for_each, returns_refusal
 from ojster.storage.transaction import Transaction
 from ojster.workflows.node import EXPANDED, LEAVES, Kind, Node, body_number
-from ojster.workflows.run.fork import ASKED_KINDS, SEEN_AT, Fork, ForkOrigin, ForkStart
+from ojster.workflows.run.fork import ASKED, SEEN_AT, Fork, ForkOrigin, ForkStart
 from ojster.workflows.run.graph import LoadedGraph
 from ojster.workflows.run.reset import Reset
 from ojster.workflows.stored_workflow import StoredWorkflow, get_workflow
@@ -118,14 +118,12 @@ def _of_flow(graph: LoadedGraph, origin: ForkOrigin, start: ForkStart, key: str 
 def _asked(tx: Transaction, flow: int, start: ForkStart, key: str | None) -> tuple[tuple[str, ...], int, int]:
     """Return the first keys of what a flow would ask for again, and how much that is, and how much is kept."""
     at = {"flow": flow, "key": key or "", "until": -1 if start.asked_at is None else start.asked_at}
-    ((asked, kept),) = tx.execute(f"SELECT count(*), sum(CASE WHEN {_IS_KEPT} THEN 1 ELSE 0 END) {_ASKED}", at)
+    ((asked, kept),) = tx.execute(f"SELECT count(*), sum(CASE WHEN {_IS_KEPT} THEN 1 ELSE 0 END) {ASKED}", at)
     again = tx.execute(
-        f"SELECT key {_ASKED} AND NOT ({_IS_KEPT}) ORDER BY asked_at, key LIMIT :most",
+        f"SELECT key {ASKED} AND NOT ({_IS_KEPT}) ORDER BY asked_at, key LIMIT :most",
         at | {"most": MAX_PREVIEWED_STEPS},
     )
     return tuple(name for (name,) in again), asked - (kept or 0), kept or 0
 
-
-_ASKED: Final = f"FROM flow_records WHERE flow = :flow AND key NOT LIKE '!%' AND kind IN ({ASKED_KINDS})"
 
 _IS_KEPT: Final = f"ended_at IS NOT NULL AND key <> :key AND {SEEN_AT} <= :until"
