@@ -159,19 +159,10 @@ _ACTIONS: Final[dict[WorkflowAction, tuple[_Refuse, _Change]]] = {
         lambda tx, workflow, batch: refuse_cancellation(workflow, stop_active=batch.stop_active),
         _cancel,
     ),
-    WorkflowAction.RETRY: (
-        lambda tx, workflow, batch: refuse_retry(tx, workflow),
-        lambda run, workflow, _: retry_now(run, workflow),
-    ),
+    WorkflowAction.RETRY: (lambda tx, workflow, batch: refuse_retry(tx, workflow), retry_now),
     WorkflowAction.FORK: (lambda tx, workflow, batch: refuse_fork(tx, workflow, _fork_of(batch, workflow)), _fork),
-    WorkflowAction.HOLD: (
-        lambda tx, workflow, batch: refuse_hold(workflow),
-        lambda run, workflow, _: hold_now(run, workflow),
-    ),
-    WorkflowAction.RELEASE: (
-        lambda tx, workflow, batch: refuse_release(workflow),
-        lambda run, workflow, _: unhold_now(run, workflow),
-    ),
+    WorkflowAction.HOLD: (lambda tx, workflow, batch: refuse_hold(workflow), hold_now),
+    WorkflowAction.RELEASE: (lambda tx, workflow, batch: refuse_release(workflow), unhold_now),
     WorkflowAction.PIN: (
         lambda tx, workflow, batch: refuse_pin(tx, workflow, batch.pin),
         lambda run, workflow, batch: pin_now(run, workflow, batch.pin),

@@ -52,7 +52,7 @@ def refuse_hold(workflow: StoredWorkflow) -> OjsterError | None:
     return wrong_state(workflow, f"The workflow {workflow.id} is {workflow.state}, and cannot be held.")
 
 
-def hold_now(run: Advance, workflow: StoredWorkflow, id: str = "") -> None:
+def hold_now(run: Advance, workflow: StoredWorkflow, _: object) -> None:
     """Hold a workflow that is locked; raise the refusal."""
     require(refuse_hold(workflow))
     if workflow.held_at is not None:
@@ -87,7 +87,7 @@ def refuse_release(workflow: StoredWorkflow) -> OjsterError | None:
     return None if workflow.held_at is not None else wrong_state(workflow, f"The workflow {workflow.id} is not held.")
 
 
-def unhold_now(run: Advance, workflow: StoredWorkflow, id: str = "") -> None:
+def unhold_now(run: Advance, workflow: StoredWorkflow, _: object) -> None:
     """Release a workflow that is locked; raise the refusal."""
     require(refuse_release(workflow))
     release_now(run, workflow)

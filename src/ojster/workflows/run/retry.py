@@ -19,7 +19,7 @@ from ojster.workflows.stored_workflow import FINAL_STATES, StoredWorkflow, Workf
 from ojster.workflows.targets import refuse_target
 
 
-def retry_now(run: Advance, workflow: StoredWorkflow, id: str = "") -> None:
+def retry_now(run: Advance, workflow: StoredWorkflow, _: object) -> None:
     """Retry a finished workflow that is locked; raise the refusal.
 
     The steps that did not succeed run again, with what followed their failure. The others keep their results.
