@@ -15,7 +15,7 @@ from ojster.server import dashboard_page
 from ojster.service import Service
 from tests.browser import browser
 from tests.conftest import Clock
-from tests.server.test_connections import serving
+from tests.serving import serving
 from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from tests.dashboard.conftest import BUILT, Watched
 from tests.postgres import free_port
 from tests.server import identity_provider
 from tests.server.identity_provider import CLIENT_ID, CLIENT_SECRET
-from tests.server.test_connections import serving
+from tests.serving import serving
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Page

@@ -20,7 +20,7 @@ from tests.dashboard.conftest import BUILT, Watched
 from tests.dashboard.test_pages import faults, is_loaded, open_page
 from tests.dashboard.test_pages_workspaces import REFUSED, log_in
 from tests.push.functions import put
-from tests.server.test_connections import serving
+from tests.serving import serving
 
 if TYPE_CHECKING:
     from playwright.async_api import Locator, Page

@@ -14,7 +14,7 @@ from tests.conftest import Bench
 from tests.dashboard import data
 from tests.dashboard.conftest import BUILT, Watched
 from tests.dashboard.test_pages import faults, is_loaded, open_page
-from tests.server.test_connections import serving
+from tests.serving import serving
 
 if TYPE_CHECKING:
     from playwright.async_api import Page

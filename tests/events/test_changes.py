@@ -13,7 +13,7 @@ from ojster.server.endpoints import streams as stream_routes
 from ojster.server.event_changes import MAX_IDS, EventChanges
 from ojster.server.event_streams import EventBatch
 from tests.conftest import Bench
-from tests.server.test_connections import serving
+from tests.serving import serving
 
 
 def event(number: int, kind: str = "job", queue: str | None = "mail", tenant: str = "") -> tuple[int, Any]:

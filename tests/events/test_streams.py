@@ -27,7 +27,7 @@ from ojster.server.event_streams import FollowedChannel
 from ojster.service import Service
 from ojster.storage.open import open_database
 from tests.conftest import Bench, Clock, request
-from tests.server.test_connections import serving
+from tests.serving import serving
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio

@@ -18,7 +18,6 @@ import anyio
 import httpx
 import msgspec
 import pytest
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -46,6 +45,7 @@ from ojster.server.delivery.worker import WebhookWorker
 from ojster.service import Service
 from ojster.storage.transaction import Transaction
 from tests.conftest import Bench, Http
+from tests.serving import listening
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -73,14 +73,9 @@ class Endpoint:
 async def endpoint() -> AsyncIterator[Endpoint]:
     made = Endpoint()
     app = Starlette(routes=[Route("/{path:path}", made.answer, methods=["POST"])])
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
-    serving = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.005)
-    made.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/hook"
-    yield made
-    server.should_exit = True
-    await serving
+    async with listening(app) as url:
+        made.url = f"{url}/hook"
+        yield made
 
 
 @pytest.fixture
@@ -485,7 +480,6 @@ async def test_the_log_names_the_host_of_an_endpoint_alone(
 
 async def test_hosts_at_one_address_share_no_connection(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     """The certificate that protects a connection names one host."""
-    port = int(endpoint.url.rsplit(":", 1)[1].split("/")[0])
     connections: dict[str, set[int]] = {}
 
     async def lookup(host: str, port: int) -> list[Any]:
@@ -500,18 +494,13 @@ async def test_hosts_at_one_address_share_no_connection(endpoint: Endpoint, monk
     monkeypatch.setattr(endpoint, "answer", answer)
     monkeypatch.setattr(sending, "MAX_HOSTS", 2)
     app = Starlette(routes=[Route("/", answer, methods=["POST"])])
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
-    serving = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.005)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    sender = WebhookSender(trusting=True)
-    for host in ("one.example", "two.example", "one.example", "two.example", "three.example"):
-        await sender.send(Subscription("s", f"http://{host}:{port}/", ("*",), "secret", 0), {"type": "t"}, "d")
-    assert len(sender._clients) == 2
-    await sender.close()
-    server.should_exit = True
-    await serving
+    async with listening(app) as url:
+        sender = WebhookSender(trusting=True)
+        for host in ("one.example", "two.example", "one.example", "two.example", "three.example"):
+            there = url.replace("127.0.0.1", host)
+            await sender.send(Subscription("s", f"{there}/", ("*",), "secret", 0), {"type": "t"}, "d")
+        assert len(sender._clients) == 2
+        await sender.close()
     assert sorted(connections) == ["one.example", "three.example", "two.example"]
     assert len(set.union(*connections.values())) == sum(map(len, connections.values())) == 3
 
@@ -643,30 +632,21 @@ async def test_a_server_delivers_by_itself(shared_url: str, endpoint: Endpoint) 
     from ojster.storage.open import open_database
 
     service = Service(open_database(shared_url))
-    config = uvicorn.Config(Application(service, trusting=True), port=0, log_level="error")
-    server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.005)
-    base = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
 
     async def until(condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE):
             while not condition():
                 await asyncio.sleep(0.01)
 
-    async with httpx.AsyncClient(base_url=base) as client:
+    async with listening(Application(service, trusting=True)) as url, httpx.AsyncClient(base_url=url) as client:
         await client.post(SUBSCRIPTIONS, json={"url": endpoint.url, "events": ["job.enqueued", "job.started"]})
         for _ in range(30):
             await client.post("/ojs/v1/jobs", json={"type": "t", "args": []})
         await until(lambda: len(endpoint.seen) == 30)
         await client.post("/ojs/v1/workers/fetch", json={"queues": ["default"], "count": 5})
         await until(lambda: len(endpoint.seen) == 35)
+        service.drain()
     assert len({headers["x-ojs-delivery-id"] for headers, _ in endpoint.seen}) == 35
-    service.drain()
-    server.should_exit = True
-    async with asyncio.timeout(PATIENCE):
-        await serving
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from ojster.jobs.scope import Caller
 from ojster.reactions import collect
 from ojster.service import Service
 from tests.conftest import Bench, Clock, shown
-from tests.server.test_connections import serving
+from tests.serving import serving
 from tests.waiting import PATIENCE
 from tests.worker.test_worker import working
 from tests.workflows.bench import WorkflowBench

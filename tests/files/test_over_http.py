@@ -32,7 +32,7 @@ from ojster.storage.database import Database
 from tests.conftest import Http, request
 from tests.files.conftest import PIECE
 from tests.files.test_files import collect
-from tests.server.test_connections import serving
+from tests.serving import serving
 
 pytestmark = pytest.mark.anyio
 

@@ -30,7 +30,7 @@ from ojster.workflows.run.fork import Fork
 from tests.conftest import Http
 from tests.flows.driver import NEVER, FlowBench
 from tests.flows.test_flows import app, bench, result
-from tests.server.test_connections import serving
+from tests.serving import serving
 from tests.waiting import PATIENCE
 from tests.worker.test_worker import working
 

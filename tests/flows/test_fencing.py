@@ -23,7 +23,7 @@ from ojster.workflows.flow import NewRecord, Seen, Turn
 from ojster.workflows.stream import StreamAppend
 from tests.flows.driver import FlowBench
 from tests.flows.test_flows import app, bench
-from tests.server.test_connections import serving
+from tests.serving import serving
 
 __all__ = ["app", "bench"]
 

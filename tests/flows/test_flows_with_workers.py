@@ -26,7 +26,7 @@ from ojster.worker import worker as worker_module
 from ojster.workflows.flow import MAX_RECORDS_AT_ONCE
 from tests import forked
 from tests.flows import handlers
-from tests.server.test_connections import serving
+from tests.serving import serving
 from tests.waiting import PATIENCE
 from tests.worker.test_worker import working
 

@@ -18,7 +18,7 @@ from ojster.workflows.flow import FlowRecords, NewRecord, Turn
 from ojster.workflows.read.run_errors import result_of
 from tests.conftest import Clock
 from tests.flows.driver import FlowBench
-from tests.server.test_connections import serving
+from tests.serving import serving
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio

@@ -23,7 +23,7 @@ from ojster.workflows.read.run_errors import result_of
 from ojster.workflows.run.fork import Fork
 from tests.conftest import Clock
 from tests.flows.driver import NEVER, FlowBench
-from tests.server.test_connections import serving
+from tests.serving import serving
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio

@@ -39,7 +39,7 @@ from tests.client.test_enqueue_in_transaction import (
 from tests.conftest import Clock
 from tests.flows import mortal
 from tests.flows.driver import NEVER, FlowBench
-from tests.server.test_connections import serving
+from tests.serving import serving
 from tests.waiting import PATIENCE
 from tests.worker.test_worker import working
 

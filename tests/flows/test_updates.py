@@ -23,7 +23,7 @@ from ojster.workflows.flow import MAX_MESSAGE_BYTES, FlowMessage
 from ojster.workflows.run import flow_messages
 from tests.flows.driver import NEVER, FlowBench
 from tests.flows.test_flows import app, bench, result
-from tests.server.test_connections import serving
+from tests.serving import serving
 from tests.waiting import PATIENCE
 from tests.worker.test_worker import working
 

@@ -15,7 +15,7 @@ from ojster.client.client import HttpClient
 from ojster.jobs.middleware import EnqueueFunction, JobRequest, MiddlewareChain, in_use
 from ojster.service import Service
 from tests.conftest import Bench, Http, request
-from tests.server.test_connections import serving
+from tests.serving import serving
 
 pytestmark = pytest.mark.anyio
 

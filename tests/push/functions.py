@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -16,6 +15,7 @@ from starlette.routing import Route
 from ojster import verify_signature
 from ojster.push.wire import PushConfigBody, PushEndpointBody, PushEndpointInfo
 from ojster.service import Service
+from tests.serving import listening
 from tests.waiting import PATIENCE
 
 SECRET = "whsec_of_the_tests"
@@ -69,17 +69,12 @@ class Function:
 @asynccontextmanager
 async def running(function: Function) -> AsyncIterator[Function]:
     app = Starlette(routes=[Route("/{path:path}", function.answer, methods=["POST"])])
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
-    serving = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.005)
-    function.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/run"
-    try:
-        yield function
-    finally:
-        function.gate.set()
-        server.should_exit = True
-        await serving
+    async with listening(app) as url:
+        function.url = f"{url}/run"
+        try:
+            yield function
+        finally:
+            function.gate.set()
 
 
 async def put(service: Service, url: str, id: str = "fn", **members: Any) -> PushEndpointInfo:

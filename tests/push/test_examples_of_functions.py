@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,6 +17,7 @@ from ojster.server.delivery.push import PushWorker
 from ojster.server.delivery.sender import Sender
 from tests.conftest import Bench, shown
 from tests.push.functions import SECRET, put, until
+from tests.serving import listening
 
 pytestmark = pytest.mark.anyio
 
@@ -47,19 +44,6 @@ def as_application(handler: Any) -> Starlette:
     return Starlette(routes=[Route("/jobs", call, methods=["POST"])])
 
 
-@asynccontextmanager
-async def serving(app: Any) -> AsyncIterator[str]:
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
-    task = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.005)
-    try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/jobs"
-    finally:
-        server.should_exit = True
-        await task
-
-
 @pytest.mark.parametrize(
     ("name", "type", "args", "result", "wrong"),
     [
@@ -74,8 +58,8 @@ async def test_an_example_completes_and_fails_jobs_and_refuses_a_wrong_secret(
     module = load(name)
     pusher = PushWorker(bench.service, Sender(trusting=True))
     pusher.start()
-    async with serving(module.web if name == "with_fastapi" else as_application(module.handler)) as url:
-        await put(bench.service, url)
+    async with listening(module.web if name == "with_fastapi" else as_application(module.handler)) as url:
+        await put(bench.service, f"{url}/jobs")
         good, bad = await bench.push(type, *args), await bench.push(type, *wrong)
 
         async def both_end() -> bool:

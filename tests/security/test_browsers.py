@@ -12,7 +12,7 @@ from ojster.server.browser_guard import LOOPBACK_HOSTS, BrowserGuard
 from ojster.service import Service
 from tests.browser import browser, needs_browser
 from tests.conftest import Bench
-from tests.server.test_connections import serving
+from tests.serving import serving
 
 if TYPE_CHECKING:
     from playwright.async_api import Page, Route

@@ -15,7 +15,7 @@ from ojster.core.access import Grant, Role
 from ojster.server.browser_guard import LOOPBACK_HOSTS, BrowserGuard
 from ojster.service import Service
 from tests.conftest import Bench
-from tests.server.test_connections import serving
+from tests.serving import serving
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio

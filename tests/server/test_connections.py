@@ -5,43 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
-import uvicorn
 
 from ojster.jobs.claim_policy import Claim
-from ojster.server.application import Application
-from ojster.server.fast_path import MAX_HEAD_BYTES, QuickHttpProtocol
+from ojster.server.fast_path import MAX_HEAD_BYTES
 from ojster.service import Service
 from tests.conftest import request
+from tests.serving import serving
 from tests.waiting import LONG_WAIT, PATIENCE
 
 pytestmark = pytest.mark.anyio
-
-
-@asynccontextmanager
-async def serving(service: Service, *, port: int = 0, **more: Any) -> AsyncIterator[tuple[uvicorn.Server, int]]:
-    """Run a server on a port, by default a free one; yield the server and its port, and stop the server at the end."""
-    application = Application(service, **more)
-    config = uvicorn.Config(
-        application,
-        port=port,
-        log_level="error",
-        http=QuickHttpProtocol,
-        ws="websockets-sansio",
-        lifespan="off",
-        proxy_headers=False,
-    )
-    server = uvicorn.Server(config)
-    running = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.005)
-    yield server, server.servers[0].sockets[0].getsockname()[1]
-    await application.drain()
-    server.should_exit = True
-    await running
 
 
 @pytest.fixture

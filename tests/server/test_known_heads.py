@@ -18,7 +18,7 @@ from ojster.server.known_heads import KnownHead, KnownHeads
 from ojster.service import Service
 from ojster.storage.open import open_database
 from tests.amount import cases
-from tests.server.test_connections import serving
+from tests.serving import serving
 from tests.waiting import LONG_WAIT
 
 pytestmark = pytest.mark.anyio

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hmac
 import time
@@ -14,7 +13,6 @@ from typing import Any
 import httpx
 import jwt
 import pytest
-import uvicorn
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from starlette.applications import Starlette
@@ -30,6 +28,7 @@ from ojster.server.application import Application
 from ojster.server.oidc import OidcSettings, OidcVerifier, read_group
 from ojster.service import Service
 from tests.conftest import Bench, Http
+from tests.serving import listening
 
 pytestmark = pytest.mark.anyio
 
@@ -101,14 +100,8 @@ async def provider() -> AsyncIterator[Provider]:
             Route("/moved", lambda _: RedirectResponse(f"{made.url}/keys")),
         ]
     )
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
-    serving = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.005)
-    made.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    yield made
-    server.should_exit = True
-    await serving
+    async with listening(app) as made.url:
+        yield made
 
 
 @pytest.fixture

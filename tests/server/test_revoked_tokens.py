@@ -16,7 +16,7 @@ from ojster.server import authentication
 from ojster.server.endpoints import job_export
 from ojster.service import Service
 from tests.conftest import Bench
-from tests.server.test_connections import serving
+from tests.serving import serving
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio

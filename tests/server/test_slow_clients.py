@@ -10,7 +10,7 @@ import pytest
 from ojster.server import fast_path as protocol
 from ojster.server.fast_path import QuickHttpProtocol
 from ojster.service import Service
-from tests.server.test_connections import serving
+from tests.serving import serving
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from ojster.service import Service
-from tests.server.test_connections import BODY, LENGTH, answers_of, push_of, serving
+from tests.server.test_connections import BODY, LENGTH, answers_of, push_of
+from tests.serving import serving
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio

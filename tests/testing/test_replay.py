@@ -15,7 +15,7 @@ from ojster import App, Depends, Flow, FlowChanged, JobFailed, Worker, chain
 from ojster.cli.main import cli
 from ojster.service import Service
 from ojster.testing import areplay, replay
-from tests.server.test_connections import serving
+from tests.serving import serving
 from tests.waiting import PATIENCE
 from tests.worker.test_worker import working
 

@@ -16,7 +16,7 @@ from ojster.handlers import kept_logs
 from ojster.jobs.job_logs import MAX_LOG_LINES, NewLine, NewLines
 from ojster.jobs.messages import Holder
 from ojster.service import Service
-from tests.server.test_connections import serving
+from tests.serving import serving
 from tests.time_limits import exhaust_time
 from tests.waiting import PATIENCE
 

@@ -10,7 +10,7 @@ import pytest
 
 from ojster import App, JobContext, Snooze, Worker
 from ojster.service import Service
-from tests.server.test_connections import serving
+from tests.serving import serving
 
 pytestmark = pytest.mark.anyio
 

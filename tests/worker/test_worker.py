@@ -11,7 +11,6 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 
 from ojster import (
     App,
@@ -34,6 +33,7 @@ from ojster.server.application import Application
 from ojster.service import Service
 from ojster.storage.open import open_database
 from ojster.worker.registration import NoHandlers
+from tests.serving import listening
 from tests.time_limits import exhaust_time
 from tests.waiting import PATIENCE
 from tests.worker import handlers
@@ -52,18 +52,11 @@ async def app(request: pytest.FixtureRequest, shared_url: str) -> AsyncIterator[
         await made.aclose()
         return
     service = made.service()
-    config = uvicorn.Config(Application(service), port=0, log_level="error")
-    server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.005)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    made._service, made.url = None, f"http://127.0.0.1:{port}"
-    yield made
-    await made.aclose()
-    service.drain()
-    server.should_exit = True
-    await serving
+    async with listening(Application(service)) as made.url:
+        made._service = None
+        yield made
+        await made.aclose()
+        service.drain()
 
 
 @asynccontextmanager
@@ -481,21 +474,15 @@ async def test_a_worker_of_a_pool_gets_what_the_pool_allows(app: App) -> None:
 
 async def test_a_worker_that_the_server_refuses_ends_with_the_reason(shared_url: str) -> None:
     service = Service(open_database(shared_url))
-    guarded = Application(service, guarded=True)
-    server = uvicorn.Server(uvicorn.Config(guarded, port=0, log_level="error"))
-    serving = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.005)
-    app = App(f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}")
+    async with listening(Application(service, guarded=True)) as url:
+        app = App(url)
 
-    @app.job("note")
-    def note() -> None: ...
+        @app.job("note")
+        def note() -> None: ...
 
-    async with asyncio.timeout(PATIENCE):
-        with pytest.raises(OjsterError, match="token"):
-            await Worker(app).run()
-    await app.aclose()
-    service.drain()
-    server.should_exit = True
-    await serving
+        async with asyncio.timeout(PATIENCE):
+            with pytest.raises(OjsterError, match="token"):
+                await Worker(app).run()
+        await app.aclose()
+        service.drain()
     await service.close()

@@ -21,7 +21,7 @@ from ojster.server.endpoints import workflows as endpoints
 from ojster.service import Service
 from ojster.workflows.orchestrator_request import queue_of
 from ojster.workflows.read.views import MOST_SHOWN_STEPS
-from tests.server.test_connections import serving
+from tests.serving import serving
 from tests.waiting import PATIENCE
 from tests.worker.test_worker import until, working
 

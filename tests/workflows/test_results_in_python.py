@@ -37,7 +37,7 @@ from ojster.handlers.workflow_requests import (
 from ojster.server.endpoints import workflows as endpoints
 from ojster.service import Service
 from ojster.testing import JobTester
-from tests.server.test_connections import serving
+from tests.serving import serving
 from tests.waiting import PATIENCE
 
 app = App()

@@ -9,7 +9,6 @@ from typing import Any, Literal
 from xml.etree import ElementTree
 
 import pytest
-import uvicorn
 
 from ojster import (
     INDEX,
@@ -39,6 +38,7 @@ from ojster import (
 from ojster.server.application import Application
 from ojster.service import Service
 from ojster.storage.open import open_database
+from tests.serving import listening
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -52,14 +52,9 @@ async def url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[s
         yield database
         return
     service = Service(open_database(database))
-    server = uvicorn.Server(uvicorn.Config(Application(service), port=0, log_level="critical"))
-    serving = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.005)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    service.drain()
-    server.should_exit = True
-    await serving
+    async with listening(Application(service)) as address:
+        yield address
+        service.drain()
 
 
 cleaned = asyncio.Event()
