@@ -25,13 +25,6 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def app(url: str) -> AsyncIterator[App]:
-    made = App(url)
-    yield made
-    await made.aclose()
-
-
-@pytest.fixture
 async def bench(service: Service, clock: Clock, app: App) -> AsyncIterator[FlowBench]:
     bench = FlowBench(service, clock, app)
     bench.kept = KeptFlows()

@@ -34,13 +34,6 @@ DAYS = 100 * 86_400
 
 
 @pytest.fixture
-async def app(url: str) -> AsyncIterator[App]:
-    made = App(url)
-    yield made
-    await made.aclose()
-
-
-@pytest.fixture
 async def service(database: Database, tmp_path: Path) -> AsyncIterator[Service]:
     made = Service(database, store=open_store(str(tmp_path / "files")))
     yield made

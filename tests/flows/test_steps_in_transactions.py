@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -90,13 +90,6 @@ def ledger(service: Service) -> Iterator[Ledger]:
     ledger.run(TABLE)
     yield ledger
     ledger.run("DROP TABLE step_ledger")
-
-
-@pytest.fixture
-async def app(url: str) -> AsyncIterator[App]:
-    made = App(url)
-    yield made
-    await made.aclose()
 
 
 @pytest.fixture

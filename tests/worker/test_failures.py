@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import date, timedelta
 from decimal import Decimal
@@ -20,13 +19,6 @@ from tests.waiting import PATIENCE
 from tests.worker import handlers
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def app(shared_url: str) -> AsyncIterator[App]:
-    made = App(shared_url)
-    yield made
-    await made.aclose()
 
 
 async def run(app: App) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,13 +23,6 @@ from tests.waiting import PATIENCE
 pytestmark = pytest.mark.anyio
 
 shop = logging.getLogger("shop")
-
-
-@pytest.fixture
-async def app(shared_url: str) -> AsyncIterator[App]:
-    made = App(shared_url)
-    yield made
-    await made.aclose()
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -13,13 +12,6 @@ from ojster.service import Service
 from tests.serving import serving
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def app(shared_url: str) -> AsyncIterator[App]:
-    made = App(shared_url)
-    yield made
-    await made.aclose()
 
 
 @pytest.mark.parametrize("kind", ["coroutine", "thread"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator
 from contextlib import suppress
 
 import pytest
@@ -19,13 +18,6 @@ pytestmark = pytest.mark.anyio
 
 LIMIT = 30.0
 """Time after which a test gives up, in seconds."""
-
-
-@pytest.fixture
-async def app(shared_url: str) -> AsyncIterator[App]:
-    made = App(shared_url)
-    yield made
-    await made.aclose()
 
 
 @pytest.mark.parametrize("kind", ["coroutine", "thread"])

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -37,13 +37,6 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)  # as set_tracer_provider does, which works only once
     yield kept
     provider.shutdown()
-
-
-@pytest.fixture
-async def app(shared_url: str) -> AsyncIterator[App]:
-    made = App(shared_url)
-    yield made
-    await made.aclose()
 
 
 async def work(app: App) -> None:
