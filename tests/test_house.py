@@ -208,6 +208,19 @@ TWICE = {
 """Names of classes in more than one module, with the reason."""
 
 
+def test_a_private_variable_of_a_module_is_used() -> None:
+    """Linters count the variables of modules as used, whatever their names."""
+    idle = []
+    for module, tree in modules().items():
+        read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+        for statement in tree.body:
+            for target in ast.walk(statement) if isinstance(statement, ast.Assign | ast.AnnAssign) else ():
+                if isinstance(target, ast.Name) and isinstance(target.ctx, ast.Store):
+                    is_private = re.match(r"_[^_]|log$", target.id) is not None
+                    idle += [f"{module}.{target.id}"] if is_private and target.id not in read else []
+    assert idle == []
+
+
 def test_a_class_has_a_name_of_its_own() -> None:
     """Names that begin with an underscore are those of one module."""
     defined = Counter(

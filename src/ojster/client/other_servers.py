@@ -9,7 +9,6 @@ Spec: ojs-http-binding 10, ojs-conformance 6
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
@@ -28,8 +27,6 @@ from ojster.jobs.claim_policy import Claim
 from ojster.jobs.failure import Failure
 from ojster.jobs.job_json import from_json
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from datetime import datetime
-from typing import Any, Final, Generic, Literal, Self, TypeVar, overload
+from typing import Any, Generic, Literal, Self, TypeVar, overload
 
 import msgspec
 
@@ -37,7 +37,6 @@ Rule = Literal["succeeded", "finished", "failed"]
 
 DrawingFormat = Literal["mermaid", "svg"]
 
-_encode: Final = msgspec.json.Encoder().encode
 
 U = TypeVar("U")
 V = TypeVar("V")

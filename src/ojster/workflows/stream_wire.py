@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta, Raw, Struct
 
 from ojster.core.calls import Arguments
@@ -96,6 +95,3 @@ class StreamAnswer(Struct):
             StreamChunk(chunk.number, parse_timestamp(chunk.at), Raw(bytes(chunk.value))) for chunk in self.chunks
         ]
         return StreamPage(chunks, self.has_ended)
-
-
-encode = msgspec.json.Encoder().encode

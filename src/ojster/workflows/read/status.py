@@ -37,8 +37,6 @@ MAX_BRANCH_RESULTS: Final = 10_000
 AGE_BUCKETS: Final = ("current", "past_hour", "past_24h", "all_time")
 """Names of the creation-time buckets: less than 1 hour ago, 1 to 2 hours, 2 to 24 hours, 24 hours or more."""
 
-_decode: Final = msgspec.json.decode
-
 
 class StepResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of a step that has ended.

@@ -46,7 +46,6 @@ MOST_SHOWN_STEPS: Final = 1_000
 FAILED: Final = frozenset({"failed", "compensated", "compensating"})
 """States of workflows that have an error."""
 
-_encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.decode
 
 

@@ -5,7 +5,6 @@ Spec: ojs-workflows 11.
 
 from __future__ import annotations
 
-import logging
 from typing import Final, Literal
 
 import msgspec
@@ -23,8 +22,6 @@ from ojster.workflows.run.stopping import put_off
 from ojster.workflows.stored_workflow import StoredWorkflow, emit
 
 _encode: Final = msgspec.json.Encoder().encode
-
-log = logging.getLogger(__name__)
 
 
 class Review(msgspec.Struct, frozen=True):
