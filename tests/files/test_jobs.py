@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from ojster import App, JobContext, chain, group
-from ojster.client.file_transfer import fetch, restore
+from ojster.client.file_transfer import content_of, restore
 from ojster.collections.items import NewItem, Where
 from ojster.core.errors import Conflict, NotFound, PayloadTooLarge
 from ojster.core.job import Job
@@ -48,10 +48,10 @@ async def attach(service: Service, job: Job, name: str, content: bytes, **more: 
     await service.collections.add(Where(job_id=job.id), NewItem(name, data, file_id=file.id, **more))
 
 
-async def content_of(service: Service, where: Where, name: str) -> bytes:
+async def content_in(service: Service, where: Where, name: str) -> bytes:
     (item,) = [item for item in await service.collections.items(where) if item.name == name]
     assert item.file is not None
-    return await fetch(service, item.file.id)
+    return await content_of(service, item.file)
 
 
 # Results
@@ -64,7 +64,7 @@ async def test_a_large_result_becomes_a_file_and_the_job_refers_to_it(bench: Ben
     assert result["result_size_bytes"] == len(LARGE)
     assert result["result_content_type"] == "application/json"
     file_id = result["result_ref"].split("/")[-2]
-    assert await fetch(bench.service, file_id) == LARGE
+    assert await content_of(bench.service, (await bench.service.files.find(file_id)).ref) == LARGE
     with pytest.raises(Conflict, match="refers"):
         await bench.service.files.delete(file_id)
 
@@ -102,7 +102,7 @@ async def test_a_result_that_is_deleted_leaves_the_artifacts_of_its_job(bench: B
     await bench.ack(claimed, LARGE)
     bench.clock.advance(61)
     await bench.service.maintenance.prune()
-    assert await content_of(bench.service, Where(job_id=job.id), "kept") == LARGE
+    assert await content_in(bench.service, Where(job_id=job.id), "kept") == LARGE
 
 
 async def test_a_result_of_64_kib_stays_in_its_job(bench: Bench) -> None:
@@ -280,8 +280,8 @@ async def test_s56_artifacts_that_match_take_the_place_of_what_has_their_name(be
     assert set(items) == {"app-1.0", "lib-2", "other"}
     assert (items["app-1.0"].kind, items["app-1.0"].category) == ("artifact", "tarball")
     assert msgspec.json.decode(items["app-1.0"].data) == {"of": job.id, "called": "app.tar"}
-    assert await content_of(service, Where("releases"), "app-1.0") == b"1"
-    assert await content_of(service, Where("releases"), "lib-2") == b"2"
+    assert await content_in(service, Where("releases"), "app-1.0") == b"1"
+    assert await content_in(service, Where("releases"), "lib-2") == b"2"
     history = await service.collections.items(Where("releases"), history=True)
     assert [item.kind for item in history if item.name == "app-1.0"] == ["data", "artifact"]
 
@@ -322,7 +322,7 @@ async def test_s73_an_artifact_is_promised_provided_and_found(flow: WorkflowBenc
     await flow.take()
     (given,) = flow.arguments["check"]
     assert given["data"] == {"v": 1}
-    assert await fetch(flow.service, given["file"]["id"]) == b"tar"
+    assert await content_of(flow.service, (await flow.service.files.find(given["file"]["id"])).ref) == b"tar"
 
 
 # Python programs

@@ -198,7 +198,7 @@ async def test_an_upload_whose_connection_is_cut_goes_on(
     file = await transfer.upload(client, tmp_path / "data.csv")
     assert file.complete
     assert proxy.cuts == 3
-    assert await transfer.fetch(service, file.id) == CONTENT
+    assert await transfer.content_of(service, file.ref) == CONTENT
 
 
 async def test_a_download_whose_connection_is_cut_goes_on(
@@ -213,7 +213,7 @@ async def test_a_download_whose_connection_is_cut_goes_on(
     assert proxy.cuts == 3
     assert [one.name for one in tmp_path.glob(".*.part")] == []
     proxy.down[:] = [2000]
-    assert await transfer.fetch(client, file.id) == CONTENT
+    assert await transfer.content_of(client, file) == CONTENT
 
 
 async def test_a_download_goes_on_with_what_another_has_left(service: Service, tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ async def test_a_large_file_is_sent_in_several_requests(
     for source, content in ((tmp_path / "data", CONTENT), (CONTENT[:-1], CONTENT[:-1])):
         sizes.clear()
         file = await transfer.upload(client, source)
-        assert await transfer.fetch(client, file.id) == content
+        assert await transfer.content_of(client, file.ref) == content
         assert sum(sizes) == len(content)
         assert len(sizes) > 1
         assert max(sizes) <= 700
@@ -436,4 +436,4 @@ async def test_an_object_store_outage_loses_no_confirmed_bytes(
     assert (await service.files.find(file.id)).offset == 2 * PIECE
     file = await service.files.write(file.id, 2 * PIECE, transfer._pieces_of(CONTENT, 2 * PIECE, len(CONTENT)))
     assert file.complete
-    assert await transfer.fetch(service, file.id) == CONTENT
+    assert await transfer.content_of(service, file.ref) == CONTENT

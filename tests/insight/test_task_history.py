@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ojster import App, found
-from ojster.client.file_transfer import fetch
+from ojster.client.file_transfer import content_of
 from ojster.collections.items import NewItem, Where
 from ojster.core.errors import InvalidRequest, NotFound
 from ojster.core.job import Job
@@ -266,7 +266,8 @@ async def test_s59_a_skipped_step_provides_the_artifacts_of_the_last_success(flo
     await flow.take(5)
     assert flow.order == ["build", "use", "use"]
     assert flow.arguments["use"] == before
-    assert await fetch(flow.service, before[0]["file"]["id"]) == b"the tarball"
+    file = await flow.service.files.find(before[0]["file"]["id"])
+    assert await content_of(flow.service, file.ref) == b"the tarball"
     assert (await flow.step("b")).outcome is Outcome.SKIPPED
     assert (await flow.step("b")).state == "completed"
 
@@ -361,7 +362,7 @@ async def test_adopted_artifacts_replace_those_of_a_failed_attempt(bench: Bench)
     assert (await bench.find(slow)).outcome is Outcome.SKIPPED
     (item,) = await bench.service.collections.items(Where(job_id=slow.id))
     assert item.file is not None
-    assert await fetch(bench.service, item.file.id) == b"whole"
+    assert await content_of(bench.service, item.file) == b"whole"
     assert quick.id == other.id
 
 

@@ -157,11 +157,6 @@ def _in(target: Path, file: FileRef) -> Path:
     return target / (file.filename or file.id) if target.is_dir() else target
 
 
-async def fetch(client: Client, file_id: str) -> bytes:
-    """Return the content of a file. Raises as ``download`` does."""
-    return await content_of(client, (await client.files.find(file_id)).ref)
-
-
 async def content_of(client: Client, file: FileRef) -> bytes:
     """Return the content of a file, given its reference. Raises as ``download`` does."""
     content, failures = bytearray(), 0
