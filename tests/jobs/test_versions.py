@@ -44,6 +44,8 @@ def test_numbers_are_ordered_as_versions_are(one: tuple[int, ...], other: tuple[
         (">=1.0 <3.0", ["1.0", "2.9.9"], ["0.9", "3.0"]),
         (">=2.0", ["2.0", "99"], ["1.9.9"]),
         (">1.0 <=2.0", ["1.0.1", "2.0"], ["1.0", "2.0.1"]),
+        (">=1.0, <2.0", ["1.0", "1.9"], ["0.9", "2.0"]),
+        (">=1.0,<2.0", ["1.0", "1.9"], ["0.9", "2.0"]),
         ("<1", ["0.9"], ["1"]),
     ],
 )
@@ -61,7 +63,9 @@ def test_any_version_is_no_range(range: str) -> None:
     assert parse_handled("t", range) is None
 
 
-@pytest.mark.parametrize("range", ["latest", "1.x", ">=", "~1.0", ">= 1.0", "1.0.0.0", "99999999"])
+@pytest.mark.parametrize(
+    "range", ["latest", "1.x", ">=", "~1.0", ">= 1.0", "1.0.0.0", "99999999", "1.0, 2.0", ">=2 <2"]
+)
 def test_what_is_no_range_is_refused(range: str) -> None:
     with pytest.raises(InvalidRequest):
         parse_handled("t", range)

@@ -58,15 +58,17 @@ def version_number(version: Any) -> int | None:
 
 
 def parse_handled(type: str, versions: str) -> HandledVersions | None:
-    """Return the versions in a range such as ``2.0``, ``>=1.0 <3.0`` or ``>=2.0``; ``None`` if it includes all.
+    """Return the versions in a range such as ``2.0``, ``>=1.0, <3.0`` or ``>=2.0``; ``None`` if it includes all.
 
     Raises
     ------
     InvalidRequest
-        It is not a range.
+        It is not a range, or no version is in it.
+
+    Spec: ojs-job-versioning 8.1, 15.1
     """
     low, high = 0, _UNBOUNDED
-    for bound in versions.split():
+    for bound in versions.replace(",", " ").split():
         if bound == ANY:
             continue
         match = _BOUND.fullmatch(bound)
@@ -86,4 +88,6 @@ def parse_handled(type: str, versions: str) -> HandledVersions | None:
                 high = min(high, number + 1)
             case _:
                 low, high = max(low, number), min(high, number + 1)
+    if low >= high:
+        raise InvalidRequest(f"The range {versions[:80]!r} contains no version.", field="versions")
     return None if (low, high) == (0, _UNBOUNDED) else HandledVersions(type, low, high)
