@@ -15,7 +15,7 @@ from ojster.core.json_objects import read_members
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.versions import HandledVersions, parse_handled, version_number
-from tests.conftest import Bench
+from tests.conftest import Bench, Http
 from tests.waiting import LONG_WAIT, PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -93,6 +93,20 @@ async def test_a_worker_gets_what_it_handles_and_what_has_no_version(bench: Benc
     await push(bench, "9.0", type="other")
     assert await versions_for(bench, "old") == [9]
     assert await versions_for(bench, "nobody knows") == [3]
+
+
+@pytest.mark.parametrize(
+    ("ranges", "taken"), [(["1.0", "2.0"], [1, 2]), (["2.0", "<1.5"], [1, 2]), (["1.0", "*"], [1, 2, 3])]
+)
+async def test_a_worker_may_have_several_handlers_for_a_type(
+    http: Http, bench: Bench, ranges: list[str], taken: list[int]
+) -> None:
+    handlers = [{"type": "invoice", "versions": versions} for versions in ranges]
+    await http("POST", "/ojs/v1/workers/heartbeat", {"worker_id": "w", "queues": ["default"], "handlers": handlers})
+    await push(bench, "1.0", "2.0", "3.0")
+    unserved = (await http("GET", "/ojs/v1/admin/unrunnable")).json()["unrunnable"]
+    assert [item["jobs"] for item in unserved] == [3 - len(taken)] * (len(taken) < 3)
+    assert await versions_for(bench, "w") == taken
 
 
 async def test_limits_hold_for_versions_too(bench: Bench) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import groupby
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -17,8 +19,11 @@ from ojster.jobs.versions import HandledVersions
 from ojster.storage.memory import Memory, Remembered
 from ojster.storage.transaction import Transaction
 
-_NOT_HANDLED: Final = " AND NOT (j.type = ? AND j.version IS NOT NULL AND (j.version < ? OR j.version >= ?))"
+_NOT_HANDLED: Final = " AND NOT (j.type = ? AND j.version IS NOT NULL%s)"
 """Condition that excludes versions of a job type that a worker does not handle."""
+
+_OUTSIDE: Final = " AND (j.version < ? OR j.version >= ?)"
+"""The part of it for each range of versions that the worker handles."""
 
 
 class Abilities(msgspec.Struct, frozen=True):
@@ -27,7 +32,7 @@ class Abilities(msgspec.Struct, frozen=True):
     Parameters
     ----------
     handled:
-        Job types of which the worker handles only some versions.
+        Job types of which the worker handles only some versions, sorted; each range of versions is one entry.
     provided:
         Resources that the worker provides.
     types:
@@ -73,10 +78,14 @@ class _Values(tuple[str | int, ...]):
 def _condition(
     handled: tuple[HandledVersions, ...], allowed: Types, runs: tuple[str, ...] | None
 ) -> tuple[str, tuple[str | int, ...]]:
-    bounds: list[str | int] = [value for handler in handled for value in (handler.type, handler.low, handler.high)]
+    versions, bounds = "", list[str | int]()
+    for type, ranges in groupby(handled, attrgetter("type")):
+        accepted = list(ranges)
+        versions += _NOT_HANDLED % (_OUTSIDE * len(accepted))
+        bounds += [type, *(bound for handler in accepted for bound in (handler.low, handler.high))]
     types, patterns = allowed.condition("j.type")
     own = "" if runs is None else f" AND j.type IN ({', '.join('?' * len(runs))})" if runs else " AND 1 = 0"
-    return own + _NOT_HANDLED * len(handled) + types, _Values((*(runs or ()), *bounds, *patterns))
+    return own + versions + types, _Values((*(runs or ()), *bounds, *patterns))
 
 
 @lru_cache(maxsize=128)

@@ -187,11 +187,10 @@ def _unmet_requirements(worker: Abilities, type: str, version: int | None, needs
     lacks = [] if worker.types.accepts(type) else [f"a worker rule excludes the type {type!r}"]
     if worker.runs is not None and type not in worker.runs:
         lacks.append(f"it has no handler for {type!r}")
-    lacks += [
-        f"it handles {handler.versions} of {type!r}, not {shown_version(version)}"
-        for handler in worker.handled
-        if version is not None and handler.type == type and not handler.low <= version < handler.high
-    ]
+    accepted = [handler for handler in worker.handled if handler.type == type]
+    if version is not None and accepted and not any(handler.low <= version < handler.high for handler in accepted):
+        ranges = " or ".join(handler.versions for handler in accepted)
+        lacks.append(f"it handles {ranges} of {type!r}, not {shown_version(version)}")
     return lacks if needs is None or worker.provided.meets(needs) else lacks + _missing(worker.provided, needs)
 
 

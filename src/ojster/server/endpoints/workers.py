@@ -62,9 +62,13 @@ async def heartbeat(request: HttpRequest) -> Answer:
 
 
 def _handled(bodies: Sequence[HandlerBody]) -> tuple[HandledVersions, ...]:
-    """Return the job types of which a worker handles only some versions, without duplicates, sorted by type."""
-    handled = [(parse_handled(read_type(encode(body.type)), body.versions)) for body in bodies[:MAX_HANDLERS]]
-    return tuple(sorted({item.type: item for item in handled if item is not None}.values(), key=lambda item: item.type))
+    """Return the versions of job types of which a worker handles only some, without duplicates, sorted by type."""
+    ranges: dict[str, set[HandledVersions | None]] = {}
+    for body in bodies[:MAX_HANDLERS]:
+        type = read_type(encode(body.type))
+        ranges.setdefault(type, set()).add(parse_handled(type, body.versions))
+    limited = [item for accepted in ranges.values() if None not in accepted for item in accepted if item is not None]
+    return tuple(sorted(limited, key=lambda item: (item.type, item.low, item.high)))
 
 
 MAX_HANDLERS: Final = 1_000
