@@ -23,10 +23,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from ojster.core.durations import SECOND
 from ojster.core.errors import InvalidRequest
 from ojster.core.job import Job
 from ojster.core.json_objects import read_members
 from ojster.core.signatures import sign
+from ojster.core.timestamps import parse_timestamp
 from ojster.events import notifications
 from ojster.events.subscription import Subscription
 from ojster.events.webhooks import JOB_TYPE, QUEUE
@@ -229,6 +231,23 @@ async def test_a_delivery_that_fails_is_made_again_with_the_same_id(
     assert len({headers["x-ojs-delivery-id"] for headers, _ in endpoint.seen}) == 1
     events = await bench.events()
     assert (events.count("webhook.failed"), events.count("webhook.delivered")) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("status", "asked", "least"),
+    [(429, "7200", 7200), (503, "7200", 7200), (429, "9999999", 86_400), (500, "7200", 15)],
+)
+async def test_a_delivery_is_retried_when_the_endpoint_asks_for_it_at_the_earliest(
+    http: Http, bench: Bench, application: Application, endpoint: Endpoint, status: int, asked: str, least: int
+) -> None:
+    """Spec: ojs-webhooks 7.1"""
+    await subscribe(http, endpoint, "job.enqueued")
+    endpoint.answers = [Response("slowly", status, {"Retry-After": asked})]
+    await bench.push()
+    await deliver(bench, application)
+    (waiting,) = (await http("GET", "/ojs/v1/webhooks/deliveries")).json()["deliveries"]
+    delay = (parse_timestamp(waiting["next_attempt_at"]) - bench.clock.now) / SECOND
+    assert least <= delay <= least * 3
 
 
 async def test_who_may_look_at_jobs_does_not_learn_the_address_of_a_receiver(

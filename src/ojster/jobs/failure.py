@@ -38,7 +38,8 @@ class Failure(msgspec.Struct, frozen=True):
 
     ``code`` may be one of the handler codes ``RETRY``, ``DISCARD``, ``DEAD_LETTER`` and ``FAIL``. ``retryable`` is the
     worker's judgement, or ``None``. Until ``rate_limit_until``, a time stamp or a duration from the report on such as
-    ``+PT30S``, no other job with the same rate limit should start.
+    ``+PT30S``, no other job with the same rate limit should start. ``least_delay`` is the shortest delay of a retry, in
+    microseconds.
 
     Spec: ojs-rate-limiting 9.1
     """
@@ -52,6 +53,7 @@ class Failure(msgspec.Struct, frozen=True):
     rate_limit_until: str | None = None
     facts: dict[str, Any] | None = None
     """Members beside those of every error, such as ``limit_seconds`` of a timeout."""
+    least_delay: int = 0
 
     def to_history(self, attempt: int, now: int) -> dict[str, Any]:
         """Return the failure as an entry of the job's ``errors``."""

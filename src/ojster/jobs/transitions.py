@@ -163,7 +163,7 @@ def _delay(
         elif loss is Loss.WORKER:
             delay = _AFTER_DEATHS.delay(job.losses - 1, random.random())
         else:
-            delay = policy.delay(job.counted_attempts, random.random())
+            delay = max(policy.delay(job.counted_attempts, random.random()), failure.least_delay)
     elif verdict == Verdict.EXHAUSTED and job.flags and loss is not Loss.WORKER and failure.type != TOTAL_TIMEOUT_ERROR:
         delay = next((delay for ask in hooks(tx).last_retry if (delay := ask(job)) is not None), None)
     deadline = None if delay is None else total_deadline(tx, job)

@@ -10,14 +10,18 @@ from typing import Any, Final
 
 import msgspec
 
-from ojster.core.durations import SECOND
+from ojster.core.durations import DAY, SECOND
 from ojster.core.version import __version__
 from ojster.events.subscription import Subscription
+from ojster.push.answers import read_retry_after
 from ojster.server.delivery.cloud_event import encode_event
 from ojster.server.delivery.sender import Sender
 
 TIMEOUT: Final = 30.0
 """Timeout of a whole call to an endpoint, with its redirects, in seconds. Spec: ojs-webhooks 7.3"""
+
+LONGEST_PAUSE: Final = DAY
+"""Longest pause that an endpoint may ask for with ``Retry-After``, in microseconds."""
 
 MAX_RESPONSE_BYTES: Final = 65_536
 """Number of bytes of a response that are read at most."""
@@ -32,6 +36,8 @@ class EndpointResponse(msgspec.Struct, frozen=True):
     status: int
     seconds: float
     body: str
+    pause: int = 0
+    """Shortest time until the next attempt, in microseconds."""
 
     @property
     def succeeded(self) -> bool:
@@ -65,4 +71,7 @@ class WebhookSender(Sender):
             largest=MAX_RESPONSE_BYTES,
         )
         text = received.body.decode("utf-8", "replace")[:MAX_RESPONSE_CHARACTERS]
-        return EndpointResponse(received.status, received.seconds, text)
+        pause = 0
+        if received.status in (429, 503):
+            pause = read_retry_after(received.headers.get("retry-after"), int(time.time() * SECOND)) or 0
+        return EndpointResponse(received.status, received.seconds, text, min(pause, LONGEST_PAUSE))

@@ -27,7 +27,7 @@ from ojster.jobs.messages import Acknowledgement, FailureReport, Release, hand_b
 from ojster.server.delivery import mail
 from ojster.server.delivery.mail import Smtp
 from ojster.server.delivery.sender import Refused
-from ojster.server.delivery.webhook import WebhookSender
+from ojster.server.delivery.webhook import EndpointResponse, WebhookSender
 from ojster.service import Service
 
 log = logging.getLogger(__name__)
@@ -229,8 +229,7 @@ class WebhookWorker:
             why = f"{shown}: {str(error) or type(error).__name__}"
             raise _Failed(Failure("WebhookUnreachable", why)) from None
         if not answered.succeeded:
-            code = "DEAD_LETTER" if answered.final else "handler_error"
-            raise _Failed(Failure("WebhookFailed", f"{shown} answered {answered.status}.", code=code))
+            raise _Failed(_failure_of(answered, shown))
 
     async def _deliver(self, job: Job) -> None:
         service = self._service
@@ -259,12 +258,7 @@ class WebhookWorker:
                 "response_body": answered.body,
             }
             if not answered.succeeded:
-                failure = Failure(
-                    "WebhookFailed",
-                    f"{address} answered {answered.status}.",
-                    code="DEAD_LETTER" if answered.final else "handler_error",
-                    details=result,
-                )
+                failure = _failure_of(answered, address, result)
         try:
             await self._report_outcome(job, subscription, result, failure)
         except OjsterError as error:
@@ -285,3 +279,14 @@ class WebhookWorker:
         error = None if failure is None else failure.message
         outcome = DeliveryOutcome(subscription.id, public_address(subscription.url), error)
         await service.scope.do(webhooks.record_outcomes, (event, outcome, {"tenant": subscription.tenant} | more))
+
+
+def _failure_of(answered: EndpointResponse, address: str, details: dict[str, Any] | None = None) -> Failure:
+    """Return the failure of a delivery that an endpoint did not accept."""
+    return Failure(
+        "WebhookFailed",
+        f"{address} answered {answered.status}.",
+        code="DEAD_LETTER" if answered.final else "handler_error",
+        details=details,
+        least_delay=answered.pause,
+    )
