@@ -90,6 +90,22 @@ async def test_a_batch_is_taken_whole_or_not_at_all_unless_it_is_partial(http: H
     assert [result["status"] for result in partial["results"]] == [201, 201, 201, 429]
 
 
+@pytest.mark.parametrize("path", ["/jobs/batch", "/jobs/bulk"])
+async def test_the_refusal_of_a_whole_batch_is_recorded(http: Http, bench: Bench, path: str) -> None:
+    """Spec: ojs-backpressure 10.1, ojs-multi-tenancy 11.1"""
+    await bound(http, 1)
+    await http("PUT", "/ojs/v1/admin/tenants/acme", {"limits": {"max_queue_depth": 1}})
+    for more, event in (
+        ({"queue": "q"}, "backpressure.rejected"),
+        ({"meta": {"tenant_id": "acme"}}, "tenant.limit_exceeded"),
+    ):
+        jobs = [{"type": "t", "args": []} | more] * 2
+        answer = await http("POST", f"/ojs/v1{path}", {"jobs": jobs, "mode": "atomic"})
+        assert answer.status_code in (422, 429), answer.text
+        assert (await bench.events()).count(event) == 1
+    assert (await bench.service.jobs.select()).total == 0
+
+
 async def test_the_oldest_makes_room_where_that_is_wanted(http: Http, bench: Bench) -> None:
     await bound(http, 2, strategy="drop_oldest")
     ids = [(await push(http)).json()["job"]["id"] for _ in range(4)]

@@ -109,6 +109,13 @@ class _RolledBack(Exception):
         self.outcomes = outcomes
 
 
+class _NoRoom(Exception):
+    """An atomic request is refused before anything is done, so that nothing is undone but what records the refusal."""
+
+    def __init__(self, outcomes: list[ItemOutcome | Later]) -> None:
+        self.outcomes = outcomes
+
+
 @for_each
 def perform(tx: Transaction, bulk: Bulk) -> StoredReply | OjsterError | Later:
     """Perform each request in a savepoint; return its reply, or the stored reply of a repeated request."""
@@ -117,11 +124,7 @@ def perform(tx: Transaction, bulk: Bulk) -> StoredReply | OjsterError | Later:
     outcomes: Sequence[ItemOutcome | Later]
     try:
         with tx.savepoint():
-            outcomes = _do(tx, bulk)
-            settle(tx)
-            failed = [outcome for outcome in outcomes if isinstance(outcome, OjsterError)]
-            if failed and (bulk.atomic or any(isinstance(outcome, Later) for outcome in failed)):
-                raise _RolledBack(outcomes)
+            outcomes = _do_all(tx, bulk)
     except _RolledBack as undone:
         outcomes = undone.outcomes
         for outcome in outcomes:
@@ -161,6 +164,19 @@ def push_once(tx: Transaction, batch: KeyedPush) -> StoredReply | OjsterError | 
     return known
 
 
+def _do_all(tx: Transaction, bulk: Bulk) -> list[ItemOutcome | Later]:
+    """Do what a request asks for, in a savepoint that is rolled back if its failures undo the rest."""
+    try:
+        outcomes = _do(tx, bulk)
+    except _NoRoom as refused:
+        return refused.outcomes
+    settle(tx)
+    failed = [outcome for outcome in outcomes if isinstance(outcome, OjsterError)]
+    if failed and (bulk.atomic or any(isinstance(outcome, Later) for outcome in failed)):
+        raise _RolledBack(outcomes)
+    return outcomes
+
+
 def _do(tx: Transaction, bulk: Bulk) -> list[ItemOutcome | Later]:
     wanted = [(place, item) for place, item in enumerate(bulk.items) if not isinstance(item, OjsterError)]
     if bulk.atomic and len(wanted) < len(bulk.items):
@@ -168,12 +184,10 @@ def _do(tx: Transaction, bulk: Bulk) -> list[ItemOutcome | Later]:
     outcomes: list[Any] = list(bulk.items)
     if bulk.action is Action.ENQUEUE:
         jobs = [item for _, item in wanted if isinstance(item, NewJob)]
+        if bulk.atomic and (full := find_room(tx, [jobs])[0]) is not None:
+            raise _NoRoom([_at(place, copy(full)) for place, _ in wanted])
         for (place, _), result in zip(wanted, _push(tx, jobs, bulk.atomic), strict=True):
-            if isinstance(result, OjsterError):
-                result.details = result.details | {"index": place}
-                outcomes[place] = result
-            else:
-                outcomes[place] = result[0]
+            outcomes[place] = _at(place, result) if isinstance(result, OjsterError) else result[0]
         return outcomes
     ids = [item for _, item in wanted if isinstance(item, str)]
     for (place, _), outcome in zip(wanted, _OPERATIONS[bulk.action](tx, ids, bulk.by), strict=True):
@@ -181,13 +195,17 @@ def _do(tx: Transaction, bulk: Bulk) -> list[ItemOutcome | Later]:
     return outcomes
 
 
+def _at(place: int, refusal: OjsterError) -> OjsterError:
+    """Return the refusal of an item, with its place in the request."""
+    refusal.details = refusal.details | {"index": place}
+    return refusal
+
+
 def _push(tx: Transaction, jobs: Sequence[NewJob], atomic: bool) -> Sequence[Sequence[Pushed] | OjsterError | Later]:
-    """Push jobs. The queues take either all jobs of an atomic request or none.
+    """Push jobs; ``atomic``: as one group, for which room was found.
 
     Spec: ojs-backpressure 9.3
     """
-    if atomic and (full := find_room(tx, [jobs])[0]) is not None:
-        return [copy(full) for _ in jobs]
     groups = [(job,) for job in jobs]
     if not atomic:
         return push(tx, groups)
