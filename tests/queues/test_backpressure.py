@@ -115,16 +115,19 @@ async def test_the_oldest_makes_room_where_that_is_wanted(http: Http, bench: Ben
     assert (await http("POST", "/ojs/v1/jobs/batch", {"jobs": jobs})).status_code == 429
 
 
-async def test_a_push_may_block_until_the_queue_has_room(http: Http) -> None:
+async def test_a_push_may_block_until_the_queue_has_room(http: Http, bench: Bench) -> None:
     await bound(http, 1, strategy="block")
     await push(http)
     assert (await push(http)).status_code == 429
     assert (await push(http, OJS_Block_Timeout="0.2")).status_code == 429
+    assert (await push(http, OJS_Block_Timeout="0.01", Idempotency_Key="k")).status_code == 429
+    assert (await bench.events()).count("backpressure.rejected") == 3
     waiting = asyncio.create_task(push(http, OJS_Block_Timeout="30"))
     await asyncio.sleep(0.05)
     assert not waiting.done()
     await http.fetch("q")
     assert (await waiting).status_code == 201
+    assert (await bench.events()).count("backpressure.rejected") == 3, "what waits is not rejected"
     assert (await push(http, OJS_Block_Timeout="a while")).status_code == 400
 
 

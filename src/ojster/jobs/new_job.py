@@ -139,6 +139,8 @@ class NewJob(msgspec.Struct, gc=False):
     """What it was made after: jobs with the same model differ in ids, envelopes and nodes alone; ``None``: nothing."""
     warnings: tuple[str, ...] = ()
     """Violations of the schema of its type by its arguments, and unknown members that look like mistakes."""
+    waits: bool = False
+    """Whether its caller waits for room in its queue, and pushes it again if there is none."""
 
 
 def read_job(

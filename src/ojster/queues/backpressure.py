@@ -58,8 +58,11 @@ def make_room(tx: Transaction, groups: Sequence[Sequence[NewJob]]) -> list[Queue
         else:
             bound = bounds[full]
             depth = bound.max_depth - places[full]
-            job_type = next(job.type for job in group if job.queue == full)
-            tx.emit_about("backpressure.rejected", full, full, depth=depth, bound=bound.max_depth, job_type=job_type)
+            job = next(job for job in group if job.queue == full)
+            if bound.strategy != "block" or not job.waits:
+                tx.emit_about(
+                    "backpressure.rejected", full, full, depth=depth, bound=bound.max_depth, job_type=job.type
+                )
             results.append(
                 QueueFull(
                     f"Queue {full!r} has reached its depth bound ({bound.max_depth}); try again later.",

@@ -60,10 +60,10 @@ def pushed_job(reply: StoredReply) -> msgspec.Raw:
 async def push_once(request: HttpRequest, job: NewJob, key: Key) -> StoredReply:
     """Push a job, or return the answer to the push with the same key."""
     keyed = KeyedPush(job, key, lambda pushed: reply_of(job, pushed))
-    return await push_or_block(request, lambda: request.service.bulk.push_once(keyed))
+    return await push_or_block(request, job, lambda: request.service.bulk.push_once(keyed))
 
 
-async def push_or_block(request: HttpRequest, push: Callable[[], Awaitable[T]]) -> T:
+async def push_or_block(request: HttpRequest, job: NewJob, push: Callable[[], Awaitable[T]]) -> T:
     """Push a job with ``push``. If its queue is full with strategy ``block``, retry for ``OJS-Block-Timeout``.
 
     Spec: ojs-backpressure 5.2
@@ -74,13 +74,16 @@ async def push_or_block(request: HttpRequest, push: Callable[[], Awaitable[T]]) 
             wait = min(MAX_BLOCK_SECONDS, max(0.0, float(text)))
         except ValueError:
             raise InvalidRequest(f"OJS-Block-Timeout must be a number of seconds, not {text[:40]!r}.") from None
-    deadline: float | None = None
+    if not wait:
+        return await push()
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait
     while True:
+        left = deadline - loop.time()
+        job.waits = left > 0 and not request.service.database.draining
         try:
             return await push()
         except QueueFull as full:
-            loop = asyncio.get_running_loop()
-            deadline = deadline or loop.time() + wait
-            if full.details["strategy"] != "block" or loop.time() >= deadline or request.service.database.draining:
+            if full.details["strategy"] != "block" or not job.waits:
                 raise
-        await asyncio.sleep(PUSH_RETRY_SECONDS)
+        await asyncio.sleep(min(left, PUSH_RETRY_SECONDS))

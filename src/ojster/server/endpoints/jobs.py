@@ -82,7 +82,7 @@ async def enqueue(request: HttpRequest) -> Answer:
     if (key := key_of(request, "push", request.known_body)) is not None:
         reply = await push_once(request, job, key)
         return Answer(reply.body, reply.status, [location("jobs", pushed_id(reply))] if reply.status == 201 else ())
-    (pushed,) = await push_or_block(request, lambda: service.jobs.push((job,)))
+    (pushed,) = await push_or_block(request, job, lambda: service.jobs.push((job,)))
     reply = reply_of(job, pushed)
     if pushed.existing:
         return Answer(reply.body)
