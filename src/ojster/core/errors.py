@@ -369,6 +369,7 @@ class TenantLimitExceeded(OjsterError):
     def __init__(self, message: str, /, *, wait_micros: int | None = None, **details: Any) -> None:
         super().__init__(message, **details)
         self._wait = -(-(wait_micros or 1_000_000) // 1_000_000)
+        self._own = details
 
     @property
     def headers(self) -> dict[str, str]:
@@ -376,8 +377,8 @@ class TenantLimitExceeded(OjsterError):
         return {"Retry-After": str(self._wait)}
 
     def to_wire(self, request_id: str | None = None) -> dict[str, Any]:
-        """Return the ``error`` object, with the details as its own members, as the specification requires."""
-        return super().to_wire(request_id) | self.details
+        """Return the ``error`` object, with the limit in its own members, as the specification requires."""
+        return super().to_wire(request_id) | self._own
 
 
 class TenantMissing(InvalidRequest):
