@@ -106,6 +106,22 @@ async def test_the_refusal_of_a_whole_batch_is_recorded(http: Http, bench: Bench
     assert (await bench.service.jobs.select()).total == 0
 
 
+async def test_what_a_full_queue_refuses_does_not_count_as_a_push_of_its_tenant(bench: Bench, http: Http) -> None:
+    await bound(http, 1, strategy="block")
+    rate = {"limit": 2, "period": "PT1H"}
+    await http("PUT", "/ojs/v1/admin/tenants/acme", {"limits": {"max_enqueue_rate": rate}})
+    full = await bench.push(queue="q")
+    job = {"type": "t", "args": [], "queue": "q", "meta": {"tenant_id": "acme"}}
+    waiting = {"OJS-Block-Timeout": "0.3"}
+    assert (await http("POST", "/ojs/v1/jobs", job, headers=waiting)).json()["error"]["code"] == "QUEUE_FULL"
+    assert (await http("POST", "/ojs/v1/jobs/batch", {"jobs": [job] * 2})).json()["error"]["code"] == "QUEUE_FULL"
+    await bench.service.jobs.cancel(full.id)
+    for code in (None, "TENANT_LIMIT_EXCEEDED"):
+        batch = {"jobs": [job | {"queue": "other"}] * 2}
+        answer = (await http("POST", "/ojs/v1/jobs/batch", batch)).json()
+        assert answer.get("error", {}).get("code") == code
+
+
 async def test_the_oldest_makes_room_where_that_is_wanted(http: Http, bench: Bench) -> None:
     await bound(http, 2, strategy="drop_oldest")
     ids = [(await push(http)).json()["job"]["id"] for _ in range(4)]

@@ -71,7 +71,8 @@ def find_room(tx: Transaction, groups: Sequence[Group]) -> list[OjsterError | No
     if (full := tx.refuse_growth()) is not None:
         return [full for _ in groups]
     refusals: list[OjsterError | None] = [None for _ in groups]
-    for refuse in hooks(tx).refuse_push:
+    # Tenants come last: they are charged for what is pushed, and not for what a full queue refuses.
+    for refuse in reversed(hooks(tx).refuse_push):
         more = iter(refuse(tx, _without(groups, refusals)))
         refusals = [refusal or next(more) for refusal in refusals]
     return refusals
