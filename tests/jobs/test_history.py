@@ -283,6 +283,7 @@ async def test_an_expired_job_is_discarded_by_the_system(bench: Bench) -> None:
     _, moved, discarded = await told(bench, job.id)
     assert (moved.data, moved.actor) == ({"from": "available", "to": "discarded"}, SYSTEM)
     assert (discarded.type, discarded.data["total_attempts"]) == ("job.discarded", 0)
+    assert discarded.data["last_error"]["type"] == "expired"
 
 
 async def test_an_attempt_that_fails_is_retried_or_not(bench: Bench) -> None:

@@ -18,6 +18,7 @@ MAX_KEPT_ERRORS: Final = 25
 """Maximum number of errors kept for a job; the oldest are dropped first. The specification asks for ten."""
 
 MAX_MESSAGE_LENGTH: Final = 10_000
+MAX_EVENT_MESSAGE_LENGTH: Final = 1_000
 MAX_BACKTRACE_FRAMES: Final = 50
 MAX_BACKTRACE_LENGTH: Final = 10_000
 
@@ -73,6 +74,15 @@ class Failure(msgspec.Struct, frozen=True):
         if self.backtrace:
             entry["backtrace"] = [clean(frame) for frame in _shorten(self.backtrace)]
         return entry
+
+    def to_event(self, *, retryable: bool) -> dict[str, Any]:
+        """Return the failure as the ``error`` of an event."""
+        return {
+            "type": clean(self.type),
+            "message": clean(self.message[:MAX_EVENT_MESSAGE_LENGTH]),
+            "code": clean(self.code),
+            "retryable": retryable,
+        }
 
 
 def parse_failure(error: Any) -> Failure:

@@ -81,12 +81,7 @@ def fail_attempt(
     verdict = _verdict(tx, job, failure, policy, loss)
     note_failure(tx, job, failure)
     tx.note_attempt(job, "failed", tx.now - (job.started_at or tx.now))
-    error = {
-        "type": clean(failure.type),
-        "message": clean(failure.message[:1000]),
-        "code": clean(failure.code),
-        "retryable": failure.retryable is not False and not policy.forbids(failure.type),
-    }
+    error = failure.to_event(retryable=failure.retryable is not False and not policy.forbids(failure.type))
     ran = _duration(tx, job)
     tx.emit("job.failed", job, attempt=job.attempt, max_attempts=job.max_attempts, error=error, **ran)
     for follow_up in hooks(tx).failed:
@@ -195,6 +190,13 @@ _TIMEOUT_EVENTS: Final = {
     "stalled": "job.stalled",
 }
 """Events about jobs that took too long, by ``timeout_kind``. Spec: ojs-timeouts 11"""
+
+
+def discard(tx: Transaction, job: Job, failure: Failure, event: str, **more: Any) -> None:
+    """Discard a job that does not run any more, for a reason that is its last error, and emit an event of it."""
+    note_failure(tx, job, failure)
+    finish(tx, job, JobState.DISCARDED)
+    tx.emit(event, job, error=failure.to_event(retryable=False), **more)
 
 
 def fail_lost_attempts(tx: Transaction, lost: Sequence[tuple[Job, Failure]], loss: Loss) -> None:

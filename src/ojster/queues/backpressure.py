@@ -18,11 +18,10 @@ import msgspec
 from ojster.core.errors import QueueFull
 from ojster.core.job import Job
 from ojster.core.job_table import AVAILABLE_CONDITIONS, JOB_COLUMNS
-from ojster.core.states import JobState
 from ojster.core.tenant import called
 from ojster.jobs.failure import Failure
 from ojster.jobs.new_job import NewJob
-from ojster.jobs.transitions import finish, note_failure
+from ojster.jobs.transitions import discard
 from ojster.queues.rules import Bound, queue_bounds
 from ojster.storage.transaction import Transaction
 
@@ -138,9 +137,7 @@ def _drop_oldest(tx: Transaction, queue: str, wanted: int) -> None:
     message = f"The job was dropped: its queue {called(queue)!r} was full, and its strategy is 'drop_oldest'."
     failure = Failure("backpressure_dropped", message, code="backpressure_dropped", retryable=False)
     for job in oldest:
-        note_failure(tx, job, failure)
-        finish(tx, job, JobState.DISCARDED)
-        tx.emit("backpressure.dropped", job)
+        discard(tx, job, failure, "backpressure.dropped")
         tx.note_event(job, "on_failure")
 
 

@@ -19,7 +19,7 @@ from ojster.jobs.available import by_priority, one_of_each, pass_over, select_av
 from ojster.jobs.claim_policy import UNLIMITED, Claim, ClaimPolicy, Pipeline, Share, Take, UsageProbes
 from ojster.jobs.claim_position import last_places
 from ojster.jobs.failure import Failure
-from ojster.jobs.transitions import finish, note_failure, write_states
+from ojster.jobs.transitions import discard, write_states
 from ojster.queues.fairness import STRICT, FairnessState, Sharing
 from ojster.queues.gates import Gate, Head, look_at_keys
 from ojster.queues.limits import RESCHEDULE_DELAY_US, Limit, count_active, find_limit, key_of_queue
@@ -206,9 +206,7 @@ class KeyLimitPolicy(ClaimPolicy):
                 continue
             if gate.limit.on_limit == "drop":
                 key = called(job.limit_key or "")
-                note_failure(tx, job, _dropped(key))
-                finish(tx, job, JobState.DISCARDED)
-                tx.emit("rate_limit.dropped", job, key=key)
+                discard(tx, job, _dropped(key), "rate_limit.dropped", key=key)
                 tx.note_event(job, "on_failure")
             else:
                 tx.move(job, JobState.SCHEDULED.value)

@@ -16,7 +16,7 @@ from ojster.core.states import UNFINISHED, JobState
 from ojster.jobs.extension import hooks, lock_with, settle
 from ojster.jobs.failure import Failure
 from ojster.jobs.push import ensure_queues
-from ojster.jobs.transitions import finish, note_failure
+from ojster.jobs.transitions import discard
 from ojster.queues.configuration import Configuration, QueueConfig, apply, changed
 from ojster.queues.limits import delete_limit, key_of_queue
 from ojster.queues.queues import Queue, find_queue
@@ -69,9 +69,8 @@ def drain(tx: Transaction, draining: Draining) -> int:
 def _discard(tx: Transaction, jobs: Sequence[Job]) -> None:
     failure = Failure("queue_deleted", "The queue of the job was deleted.", code="queue_deleted", retryable=False)
     for job in jobs:
-        note_failure(tx, job, failure)
-        finish(tx, job, JobState.DISCARDED)
-        tx.emit("job.discarded", job, attempt=job.attempt, reason="queue_deleted")
+        told = {"attempt": job.attempt, "total_attempts": job.attempt, "last_error": failure.to_event(retryable=False)}
+        discard(tx, job, failure, "job.discarded", dead_letter=False, reason="queue_deleted", **told)
         tx.note_event(job, "on_failure")
 
 

@@ -16,7 +16,7 @@ from ojster.core.states import JobState
 from ojster.jobs.deadlines import expiry_failure
 from ojster.jobs.extension import Due, hooks, lock_with, settle
 from ojster.jobs.leases import end_expired_attempts
-from ojster.jobs.transitions import finish, make_available, note_failure
+from ojster.jobs.transitions import discard, make_available
 from ojster.queues.maintenance import find_maintenance
 from ojster.storage.transaction import Held, Transaction, TryAgain
 
@@ -162,11 +162,9 @@ def _promote(tx: Transaction, jobs: list[Job]) -> None:
 
 def _expire(tx: Transaction, jobs: list[Job]) -> None:
     for job in jobs:
-        note_failure(tx, job, expiry_failure(tx, job))
-        finish(tx, job, JobState.DISCARDED)
         ttl = ((job.expires_at or tx.now) - job.created_at) // 1000
         times = {"created_at": job.created_at, "expires_at": job.expires_at, "expired_at": tx.now}
-        tx.emit("job.expired", job, **times, ttl_ms=ttl)
+        discard(tx, job, expiry_failure(tx, job), "job.expired", **times, ttl_ms=ttl)
 
 
 def _end_waits(tx: Transaction, jobs: list[Job]) -> None:
