@@ -1,4 +1,4 @@
-"""Events have the data that ojs-events 4 requires, of the types that it requires."""
+"""Events have the data that ojs-events 4 and the documents of extensions require, of the types that they require."""
 
 from __future__ import annotations
 
@@ -44,6 +44,38 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "workflow.completed": {"workflow_id": str, "total_steps": int, "duration_ms": int},
     "workflow.failed": {"workflow_id": str, "failed_step_id": str, "failed_step_type": str, "error": ERROR},
 }
+
+TOOK_TOO_LONG = JOB | {
+    "job_id": str,
+    "timeout_kind": str,
+    "limit_seconds": int,
+    "elapsed_seconds": int,
+    "attempt": int,
+}
+BULK = {"total": int, "skipped": int}
+LIMIT = {"key": str, "strategy": str}
+
+REQUIRED_BY_EXTENSIONS: dict[str, dict[str, Any]] = {
+    "backpressure.warning": {"queue": str, "depth": int, "bound": int},
+    "backpressure.rejected": {"queue": str, "depth": int, "bound": int, "job_type": str},
+    "backpressure.dropped": JOB | {"job_id": str},
+    "bulk.enqueue.completed": {"total": int, "succeeded": int, "failed": int, "atomicity": str},
+    "bulk.cancel.completed": BULK | {"cancelled": int},
+    "bulk.retry.completed": BULK | {"retried": int},
+    "bulk.delete.completed": BULK | {"deleted": int},
+    "job.discarded": REQUIRED["job.discarded"],
+    "job.timeout": TOOK_TOO_LONG,
+    "job.stalled": TOOK_TOO_LONG,
+    "job.ttl_expired": TOOK_TOO_LONG,
+    "job.total_timeout": TOOK_TOO_LONG,
+    "rate_limit.exceeded": LIMIT | {"limit": int | dict, "current": int},
+    "rate_limit.released": LIMIT | {"job_id": str},
+    "rate_limit.dropped": JOB | {"key": str, "job_id": str},
+    "rate_limit.dynamic_adjusted": {"key": str, "until": TIME, "reason": str},
+    "scheduling.rebalanced": {"pool": str, "previous_strategy": str, "new_strategy": str},
+}
+"""Data that ojs-backpressure 10, ojs-bulk-operations 12, ojs-queue-config 5.3, ojs-timeouts 11, ojs-rate-limiting 11
+and ojs-fair-scheduling 11 require."""
 
 
 def check(data: dict[str, Any], required: dict[str, Any], place: str) -> None:
@@ -95,6 +127,53 @@ async def test_events_have_the_data_that_the_specification_requires(bench: Bench
     assert REQUIRED.keys() <= seen, f"these did not happen: {REQUIRED.keys() - seen}"
     for event in page.events:
         check(event["data"], REQUIRED.get(event["type"], {}), event["type"])
+
+
+async def happen_in_extensions(bench: Bench, http: Http) -> None:
+    """Make each of the events of extensions happen."""
+    for strategy in ("reject", "drop_oldest"):
+        bound = {"backpressure": {"max_depth": 1, "strategy": strategy}}
+        await http("PUT", "/ojs/v1/admin/queues/full/config", bound)
+        await http("POST", "/ojs/v1/jobs/bulk", {"jobs": [{"type": "a", "args": [], "queue": "full"}] * 2})
+    for action in ("cancel", "retry", "delete"):
+        await http("POST", f"/ojs/v1/jobs/bulk/{action}", {"job_ids": [(await bench.push(queue=action)).id]})
+    await bench.push(queue="deleted")
+    await http("DELETE", "/ojs/v1/queues/deleted", {"strategy": "discard"})
+    for name in ("timeout", "heartbeat_timeout", "enqueue_ttl", "total_timeout"):
+        await http.push(type="t", options={name: 5})
+        if name != "enqueue_ttl":
+            await bench.fetch_one()
+        await bench.run_due(9)
+        await bench.fetch()
+    for limit in (
+        {"concurrency": 1},
+        {"rate": {"limit": 1, "period": "PT1S"}},
+        {"throttle": {"limit": 1, "period": "PT1S"}},
+    ):
+        (key,) = limit
+        for _ in range(2):
+            await bench.push(queue=key, rate_limit={"key": key, **limit})
+        job = await bench.fetch_one(key)
+        assert await bench.fetch(key) == []
+        await http("POST", "/ojs/v1/workers/ack", {"job_id": job.id})
+        await bench.run_due(2)
+        job = await bench.fetch_one(key)
+    error = {"type": "Slow", "message": "m", "rate_limit_until": "+PT30S"}
+    await http("POST", "/ojs/v1/workers/nack", {"job_id": job.id, "error": error})
+    for _ in range(2):
+        await bench.push(queue="drop", rate_limit={"key": "drop", "concurrency": 1, "on_limit": "drop"})
+        await bench.fetch("drop")
+    for strategy in ("strict", "round-robin"):
+        await http("PUT", "/ojs/v1/admin/pools/p", {"queues": ["full"], "strategy": strategy})
+
+
+async def test_events_of_extensions_have_the_data_that_their_documents_require(bench: Bench, http: Http) -> None:
+    await happen_in_extensions(bench, http)
+    page = await bench.service.events.select(EventFilter(limit=1_000))
+    seen = {event["type"] for event in page.events}
+    assert REQUIRED_BY_EXTENSIONS.keys() <= seen, f"these did not happen: {REQUIRED_BY_EXTENSIONS.keys() - seen}"
+    for event in page.events:
+        check(event["data"], REQUIRED_BY_EXTENSIONS.get(event["type"], {}), event["type"])
 
 
 async def test_a_silent_worker_stops_with_an_error(bench: Bench) -> None:

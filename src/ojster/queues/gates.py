@@ -31,6 +31,8 @@ class Gate:
         Number of jobs that may still start.
     strategy:
         Strategy that has no capacity; ``None``: there is capacity.
+    current:
+        Number of jobs that count towards the limit of that strategy; ``None``: the key is blocked.
     opens_at:
         Time at which that strategy has capacity again, in microseconds since the epoch; ``None``: unknown.
     """
@@ -46,23 +48,24 @@ class Gate:
         self.limit = limit
         self.room = UNLIMITED
         self.strategy: str | None = None
+        self.current: int | None = None
         self.opens_at: int | None = None
         now, allowed = self._tx.now, limit.in_force(self._tx.now)
         if limit.blocked_until > now:
-            self._narrow(0, "blocked", limit.blocked_until)
+            self._narrow(0, "blocked", None, limit.blocked_until)
         if allowed.concurrency is not None:
-            self._narrow(allowed.concurrency - active, "concurrency", None)
+            self._narrow(allowed.concurrency - active, "concurrency", active, None)
         if allowed.rate is not None:
-            opens_at = limit.window_started_at + allowed.rate.period
-            self._narrow(allowed.rate.limit - limit.used(allowed.rate, now), "rate", opens_at)
+            used, opens_at = limit.used(allowed.rate, now), limit.window_started_at + allowed.rate.period
+            self._narrow(allowed.rate.limit - used, "rate", used, opens_at)
         if allowed.throttle is not None:
-            self._narrow(int(limit.next_start_at <= now), "throttle", limit.next_start_at)
+            self._narrow(int(limit.next_start_at <= now), "throttle", 1, limit.next_start_at)
 
-    def _narrow(self, room: int, strategy: str, opens_at: int | None) -> None:
+    def _narrow(self, room: int, strategy: str, current: int | None, opens_at: int | None) -> None:
         if room < self.room:
             self.room = max(0, room)
             if room <= 0:
-                self.strategy, self.opens_at = strategy, opens_at
+                self.strategy, self.current, self.opens_at = strategy, current, opens_at
 
     def enter(self) -> int:
         """Lock the limit if it seems to have capacity; return the number of jobs that may start."""
@@ -129,7 +132,8 @@ class Gate:
             return
         allowed = getattr(show_limits(limit.in_force(tx.now)), strategy, None)
         shown = msgspec.to_builtins(allowed)
-        tx.emit_about("rate_limit.exceeded", limit.key, key=limit.key, strategy=strategy, limit=shown)
+        told = {"strategy": strategy, "limit": shown, "current": self.current}
+        tx.emit_about("rate_limit.exceeded", limit.key, key=limit.key, **told)
         limit.exceeded = strategy
         if self.opens_at is not None:
             limit.opens_at = self.opens_at
