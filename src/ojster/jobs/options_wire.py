@@ -9,7 +9,15 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from ojster.core.durations import LONGEST, LONGEST_SECONDS, MILLISECOND, SECOND, parse_any_duration, parse_duration
+from ojster.core.durations import (
+    LONGEST,
+    LONGEST_MILLIS,
+    LONGEST_SECONDS,
+    MILLISECOND,
+    SECOND,
+    parse_any_duration,
+    parse_duration,
+)
 from ojster.core.errors import InvalidRequest
 from ojster.core.job_flags import HAS_GRACE, RESULT_LIMITS, STALLS
 from ojster.core.json_objects import MAX_SAFE_INTEGER, Members, check_names, read_members
@@ -40,11 +48,11 @@ class OptionsBody(Struct, omit_defaults=True):
     timeout: Annotated[int, Meta(ge=0, description="In seconds.")] | None = None
     timeout_ms: Milliseconds | None = None
     total_timeout: (
-        Annotated[int, Meta(ge=0, description="Longest time from creation to completion, in seconds.")] | None
+        Annotated[int, Meta(ge=1, description="Longest time from creation to completion, in seconds.")] | None
     ) = None
-    total_timeout_ms: Milliseconds | None = None
-    enqueue_ttl: Annotated[int, Meta(ge=0, description="Longest wait for the first start, in seconds.")] | None = None
-    enqueue_ttl_ms: Milliseconds | None = None
+    total_timeout_ms: Annotated[int, Meta(ge=1, le=LONGEST_MILLIS)] | None = None
+    enqueue_ttl: Annotated[int, Meta(ge=1, description="Longest wait for the first start, in seconds.")] | None = None
+    enqueue_ttl_ms: Annotated[int, Meta(ge=1, le=LONGEST_MILLIS)] | None = None
     visibility_timeout: (
         Annotated[int | str, Meta(description="In seconds, or an ISO 8601 duration such as PT30S.")] | None
     ) = None
@@ -147,8 +155,8 @@ def _read_options(raw: bytes) -> ParsedOptions:
         queue=_queue(values.get("queue", DEFAULT_QUEUE)),
         priority=_priority(values.get("priority", 0)),
         timeout=read_span(values, "timeout"),
-        total_timeout=read_span(values, "total_timeout"),
-        enqueue_ttl=read_span(values, "enqueue_ttl"),
+        total_timeout=read_span(values, "total_timeout", least=1),
+        enqueue_ttl=read_span(values, "enqueue_ttl", least=1),
         lease=_lease(values),
         scheduled_at=scheduled_at,
         expires_at=expires_at,
@@ -239,13 +247,13 @@ def _priority(value: Any) -> int:
     return value
 
 
-def read_span(values: Mapping[str, Any], name: str) -> int | None:
+def read_span(values: Mapping[str, Any], name: str, *, least: int = 0) -> int | None:
     """Return an option in seconds (``name``) or milliseconds (``name_ms``) as microseconds; ``None`` for 0."""
     for key, unit in ((name + "_ms", MILLISECOND), (name, SECOND)):
         if (value := values.get(key)) is not None:
-            if type(value) is not int or not 0 <= value * unit <= LONGEST:
+            if type(value) is not int or not least * unit <= value * unit <= LONGEST:
                 raise InvalidRequest(
-                    f"The {key!r} option must be an integer from 0 to {LONGEST // unit}, not {value!r:.40}.",
+                    f"The {key!r} option must be an integer from {least} to {LONGEST // unit}, not {value!r:.40}.",
                     field=f"options.{key}",
                 )
             return value * unit or None
