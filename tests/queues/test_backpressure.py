@@ -77,7 +77,7 @@ async def test_a_push_response_shows_the_queue_pressure(http: Http, bench: Bench
     assert "x-ojs-queue-pressure" not in (await push(http)).headers
     second = await push(http)
     assert (second.headers["x-ojs-queue-pressure"], second.headers["x-ojs-queue-depth"]) == ("0.50", "2")
-    await push(http)
+    assert (await push(http, Idempotency_Key="k")).headers["x-ojs-queue-pressure"] == "0.75"
     assert (await bench.events()).count("backpressure.warning") == 1
 
 

@@ -24,10 +24,10 @@ from ojster.core.timestamps import parse_timestamp
 from ojster.core.turns import read_aside
 from ojster.jobs.bulk_wire import BatchAnswer, BatchResultBody, BatchSummaryBody
 from ojster.jobs.idempotency import Key, StoredReply
+from ojster.jobs.new_job import NewJob
 from ojster.server.answer import MEDIA_TYPE, Answer, encode
-from ojster.server.pushes import DROPPED, push_once, pushed_id, pushed_job
+from ojster.server.pushes import DROPPED, answer_once, push_once, pushed_id, pushed_job
 from ojster.server.request import HttpRequest
-from ojster.server.route import location
 from ojster.server.triggers import CloudEvent
 
 STRUCTURED: Final = b"application/cloudevents+json"
@@ -72,10 +72,8 @@ def form_of(request: HttpRequest, *, of_many: bool = False) -> Form | None:
 async def enqueue_event(request: HttpRequest) -> Answer:
     """Push the job of a CloudEvent and return it; for an event that came before, return the first answer again."""
     _refuse_key(request)
-    reply = await _push(request, await read_event(request))
-    if reply is None:
-        return Answer(DROPPED)
-    return Answer(reply.body, reply.status, [location("jobs", pushed_id(reply))] if reply.status == 201 else ())
+    prepared = await _job_of(request, await read_event(request))
+    return Answer(DROPPED) if prepared is None else await answer_once(request, *prepared)
 
 
 async def entries_of(request: HttpRequest) -> list[Raw]:
@@ -114,13 +112,14 @@ async def enqueue_events(request: HttpRequest, entries: Sequence[Raw]) -> Answer
 
 async def _push_entry(request: HttpRequest, entry: Raw) -> StoredReply | OjsterError | None:
     try:
-        return await _push(request, _event_of(read_members(entry, "The CloudEvent")))
+        prepared = await _job_of(request, _event_of(read_members(entry, "The CloudEvent")))
+        return None if prepared is None else await push_once(request, *prepared)
     except OjsterError as refusal:
         return refusal
 
 
-async def _push(request: HttpRequest, event: CloudEvent) -> StoredReply | None:
-    """Push the job of an event, unless the event came before; ``None``: middleware has dropped it."""
+async def _job_of(request: HttpRequest, event: CloudEvent) -> tuple[NewJob, Key] | None:
+    """Return the job of an event, and the key under which it is pushed once; ``None``: middleware has dropped it."""
     try:
         job = await request.service.jobs.prepare(request.services.triggers.request_of(event))
     except JobDropped:
@@ -128,8 +127,7 @@ async def _push(request: HttpRequest, event: CloudEvent) -> StoredReply | None:
     name = hashlib.sha256(encode([event.source, event.id])).hexdigest()
     # The same event may come in another form, so what else it says is not compared. The queue is: who may push to one
     # queue must not get the answer to somebody's event of another.
-    key = Key("cloud_event", name, job.queue, request.services.triggers.dedup_window_us)
-    return await push_once(request, job, key)
+    return job, Key("cloud_event", name, job.queue, request.services.triggers.dedup_window_us)
 
 
 def _refuse_key(request: HttpRequest) -> None:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 import msgspec
 
-from ojster.core.errors import InvalidRequest, QueueFull
+from ojster.core.errors import InvalidRequest, OjsterError, QueueFull
 from ojster.jobs.bulk import KeyedPush
 from ojster.jobs.idempotency import Key, StoredReply
 from ojster.jobs.job_json import to_json
 from ojster.jobs.new_job import NewJob
 from ojster.jobs.push import Pushed
-from ojster.server.answer import encode
+from ojster.queues import limit_views
+from ojster.queues.backpressure import pressures
+from ojster.queues.rules import may_be_bounded
+from ojster.server.answer import Answer, encode
 from ojster.server.request import HttpRequest
+from ojster.server.route import location
 
 T = TypeVar("T")
 
@@ -61,6 +66,32 @@ async def push_once(request: HttpRequest, job: NewJob, key: Key) -> StoredReply:
     """Push a job, or return the answer to the push with the same key."""
     keyed = KeyedPush(job, key, lambda pushed: reply_of(job, pushed))
     return await push_or_block(request, job, lambda: request.service.bulk.push_once(keyed))
+
+
+async def answer_once(request: HttpRequest, job: NewJob, key: Key) -> Answer:
+    """Push a job, or find the answer to the push with the same key; return the whole answer."""
+    reply = await push_once(request, job, key)
+    headers = await headers_of(request, job, pushed_id(reply)) if reply.status == 201 else ()
+    return Answer(reply.body, reply.status, headers)
+
+
+async def headers_of(request: HttpRequest, job: NewJob, id: str) -> list[tuple[bytes, bytes]]:
+    """Return the headers of the answer for a new job: its place, and what limits it and its queue.
+
+    Spec: ojs-backpressure 7.3, ojs-rate-limiting 10.4
+    """
+    service = request.service
+    told: dict[str, str] = {}
+    if job.limit is not None:
+        with contextlib.suppress(OjsterError):  # the job is pushed; headers are optional
+            told |= await service.scope.look(limit_views.limit_headers, job.limit.key)
+    if may_be_bounded(service.database.memory, job.queue):
+        with contextlib.suppress(OjsterError):
+            pressure = await service.scope.look(pressures, job.queue)
+            told |= pressure.headers() if pressure is not None else {}
+    headers = [(name.lower().encode(), value.encode()) for name, value in told.items()]
+    headers.append(location("jobs", id))
+    return headers
 
 
 async def push_or_block(request: HttpRequest, job: NewJob, push: Callable[[], Awaitable[T]]) -> T:

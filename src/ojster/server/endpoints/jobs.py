@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from ojster.core.access import CANCEL, CANCEL_OR_DEQUEUE, DEQUEUE, ENQUEUE
-from ojster.core.errors import Conflict, InvalidRequest, OjsterError, WaitTimedOut
+from ojster.core.errors import Conflict, InvalidRequest, WaitTimedOut
 from ojster.core.ids import is_job_id
 from ojster.core.job import Job
 from ojster.core.job_flags import RESULT_PRUNED
@@ -39,7 +39,6 @@ from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.filters import filter_of
 from ojster.jobs.job_json import to_json
 from ojster.jobs.messages import Progress
-from ojster.jobs.new_job import NewJob
 from ojster.jobs.queries import SORTS, Page
 from ojster.jobs.wire import (
     CHECKPOINT,
@@ -50,18 +49,15 @@ from ojster.jobs.wire import (
     ProgressBody,
     WorkerProgressBody,
 )
-from ojster.queues import limit_views
-from ojster.queues.backpressure import pressures
-from ojster.queues.rules import may_be_bounded
 from ojster.server import cloud_events
 from ojster.server.answer import Answer, encode, number_that_fits
 from ojster.server.declared import endpoints_of
 from ojster.server.endpoints.bulk import key_of
 from ojster.server.pages import flag, page_of, pagination, wait_ms, whole
-from ojster.server.pushes import DROPPED, push_once, push_or_block, pushed_id, reply_of
+from ojster.server.pushes import DROPPED, answer_once, headers_of, push_or_block, reply_of
 from ojster.server.request import HttpRequest
 from ojster.server.result_values import answer_with_value
-from ojster.server.route import BASE, PAGE, Route, location
+from ojster.server.route import BASE, PAGE, Route
 
 
 async def enqueue(request: HttpRequest) -> Answer:
@@ -80,29 +76,12 @@ async def enqueue(request: HttpRequest) -> Answer:
     except JobDropped:
         return Answer(DROPPED)
     if (key := key_of(request, "push", request.known_body)) is not None:
-        reply = await push_once(request, job, key)
-        return Answer(reply.body, reply.status, [location("jobs", pushed_id(reply))] if reply.status == 201 else ())
+        return await answer_once(request, job, key)
     (pushed,) = await push_or_block(request, job, lambda: service.jobs.push((job,)))
     reply = reply_of(job, pushed)
     if pushed.existing:
         return Answer(reply.body)
-    return Answer(reply.body, reply.status, await _headers_of(request, job))
-
-
-async def _headers_of(request: HttpRequest, job: NewJob) -> list[tuple[bytes, bytes]]:
-    """Return the headers of the answer for a new job: its place, and what limits it and its queue."""
-    service = request.service
-    told: dict[str, str] = {}
-    if job.limit is not None:
-        with contextlib.suppress(OjsterError):  # the job is pushed; headers are optional
-            told |= await service.scope.look(limit_views.limit_headers, job.limit.key)
-    if may_be_bounded(service.database.memory, job.queue):
-        with contextlib.suppress(OjsterError):
-            pressure = await service.scope.look(pressures, job.queue)
-            told |= pressure.headers() if pressure is not None else {}
-    headers = [(name.lower().encode(), value.encode()) for name, value in told.items()]
-    headers.append(location("jobs", job.id))
-    return headers
+    return Answer(reply.body, reply.status, await headers_of(request, job, job.id))
 
 
 async def show_job(request: HttpRequest) -> Answer:
