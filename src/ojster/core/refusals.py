@@ -6,9 +6,9 @@ from ojster.core.errors import Conflict, InvalidRequest, NotFound, OjsterError, 
 
 
 class SchemaViolation(InvalidRequest):
-    """The arguments of a job violate the schema of its type.
+    """The arguments of a job violate the schema of its type, or a new schema breaks what the last one allowed.
 
-    Spec: ojs-schema-registry 7.3
+    Spec: ojs-schema-registry 7.3, 8.4
     """
 
     code = "validation_error"

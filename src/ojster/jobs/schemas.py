@@ -107,7 +107,7 @@ def register_schemas(tx: Transaction, schema: Schema) -> Schema | OjsterError:
     if before is not None and before.version[0] == schema.version[0]:
         broken = breaking_changes(msgspec.json.decode(before.body), msgspec.json.decode(schema.body))
         if broken:
-            return InvalidRequest(
+            return SchemaViolation(
                 f"Version {schema.name} breaks what {before.name} allowed; give it the major version "
                 f"{schema.version[0] + 1}.",
                 breaking_changes=broken,
