@@ -33,6 +33,7 @@ async def test_data_is_kept_and_shown(http: Http) -> None:
     answer = await http("GET", f"/ojs/v1/jobs/{job['id']}/progress")
     assert answer.json()["data"] == {"phase": "upload"}
     assert (answer.headers["x-ojs-progress"], answer.headers["cache-control"]) == ("0.5", "no-cache")
+    assert answer.headers["last-modified"] == "Fri, 15 Jan 2027 08:00:00 GMT"
 
 
 async def test_an_empty_report_is_refused(http: Http) -> None:

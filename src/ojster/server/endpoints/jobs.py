@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from email.utils import formatdate
 from typing import Final
 
 import msgspec
 
 from ojster.core.access import CANCEL, CANCEL_OR_DEQUEUE, DEQUEUE, ENQUEUE
+from ojster.core.durations import SECOND
 from ojster.core.errors import Conflict, InvalidRequest, WaitTimedOut
 from ojster.core.ids import is_job_id
 from ojster.core.job import Job
@@ -20,7 +22,7 @@ from ojster.core.json_objects import check_depth
 from ojster.core.parsing import read_value
 from ojster.core.refusals import JobDropped, ResultExpired
 from ojster.core.states import FINISHED, JobState
-from ojster.core.timestamps import format_timestamp
+from ojster.core.timestamps import format_timestamp, parse_timestamp
 from ojster.jobs import answer_wire
 from ojster.jobs.answer_wire import (
     CancelledJobAnswer,
@@ -159,8 +161,12 @@ async def show_progress(request: HttpRequest) -> Answer:
 
 
 def _progress(job: Job) -> Answer:
+    """Return the progress of a job, as its last report has it. Spec: ojs-progress 7.1, 10.3"""
     shown = msgspec.json.decode(job.progress) if job.progress else {}
     headers = [(b"cache-control", b"no-cache")]
+    if "updated_at" in shown:
+        reported_at = formatdate(parse_timestamp(shown["updated_at"]) / SECOND, usegmt=True)
+        headers.append((b"last-modified", reported_at.encode()))
     if shown.get("progress") is not None:
         headers.append((b"x-ojs-progress", str(shown["progress"]).encode()))
     changed_at = job.finished_at or job.started_at or job.enqueued_at or job.created_at
