@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from psycopg.conninfo import make_conninfo
 
 from ojster import App, Flow, InvalidRequest, StepFailed, Worker, WorkflowFailed, WorkflowInfo
 from ojster.core.settings import ServiceSettings
+from ojster.handlers import flow_errors
 from ojster.jobs.claim_policy import Claim
 from ojster.service import Service
 from ojster.storage.sqlite.database import SqliteDatabase
@@ -397,20 +399,94 @@ async def test_a_step_is_called_again_when_its_transaction_collides_with_others(
         assert (len(calls), rows()) == (3, [("own",)])
 
 
-async def test_a_lost_connection_lets_the_flow_go_on_where_it_was(postgres_url: str) -> None:
-    calls: list[str] = []
+def end_transactions() -> None:
+    """End all connections that are in a transaction, as a server does that shuts down."""
+    ends = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE state = 'idle in transaction'"
+    with psycopg.connect(**parts(), autocommit=True) as other:  # type: ignore[arg-type]
+        other.execute(ends)
+
+
+@pytest.mark.parametrize("when", ["the function runs", "the function has returned"])
+@pytest.mark.parametrize("what", OPENERS)
+async def test_a_lost_connection_lets_the_flow_go_on_where_it_was(
+    postgres_url: str, what: str, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")  # the test itself configures it in an event loop
+    monkeypatch.setattr(flow_errors, "RETRY_SECONDS", 0.01)
+    lost: list[str] = []
+    insert = sqlalchemy.text(INSERT) if "engine" in what or "sessions" in what else INSERT
+
+    def lose(now: str) -> None:
+        if now == when and not lost:
+            lost.append(now)
+            end_transactions()
 
     def write(connection: Any) -> str:
-        calls.append("a call")
+        lose("the function runs")
+        (connection.cursor() if what == "Django" else connection).execute(insert)
+        lose("the function has returned")
+        return "written"
+
+    async def write_later(connection: Any) -> str:
+        lose("the function runs")
+        await connection.execute(insert)
+        lose("the function has returned")
+        return "written"
+
+    opener = OPENERS[what]()
+    with table_in_postgres() as rows, opener if hasattr(opener, "__enter__") else nullcontext(opener) as where:
+        assert await result_of(postgres_url, where, write_later if "async" in what else write) == "written"
+        assert (lost, rows()) == ([when], [("own",)])
+        if what == "an asynchronous engine":
+            await where.dispose()
+
+
+@pytest.mark.parametrize("when", ["it opens", "the function runs", "the function has returned"])
+@pytest.mark.parametrize("kind", [psycopg.Connection, psycopg.AsyncConnection])
+async def test_a_database_that_crashes_lets_the_flow_go_on_where_it_was(
+    postgres_url: str, kind: Any, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It breaks its connections without a word, and takes no others for a while."""
+    monkeypatch.setattr(flow_errors, "RETRY_SECONDS", 0.01)
+    opened: list[str] = []
+
+    def where() -> Any:
+        opened.append("a try")
+        away = {"port": "1"} if when == "it opens" and len(opened) == 1 else {}
+        return kind.connect(make_conninfo(**parts() | away))
+
+    def lose(connection: Any, now: str) -> None:
+        if now == when and len(opened) == 1:
+            with socket.socket(fileno=os.dup(connection.fileno())) as way:
+                way.shutdown(socket.SHUT_RDWR)
+
+    def write(connection: Any) -> str:
+        lose(connection, "the function runs")
         connection.execute(INSERT)
-        if len(calls) == 1:
-            with psycopg.connect(**parts(), autocommit=True) as other:  # type: ignore[arg-type]
-                other.execute("SELECT pg_terminate_backend(%s, 5000)", (connection.info.backend_pid,))
+        lose(connection, "the function has returned")
+        return "written"
+
+    async def write_later(connection: Any) -> str:
+        lose(connection, "the function runs")
+        await connection.execute(INSERT)
+        lose(connection, "the function has returned")
         return "written"
 
     with table_in_postgres() as rows:
-        assert await result_of(postgres_url, True, write) == "written"
-        assert (len(calls), rows()) == (2, [("own",)])
+        assert await result_of(postgres_url, where, write if kind is psycopg.Connection else write_later) == "written"
+        assert (len(opened), rows()) == (2, [("own",)])
+
+
+async def test_a_function_that_loses_a_connection_of_its_own_has_failed(postgres_url: str) -> None:
+    def write(connection: Any) -> str:
+        connection.execute(INSERT)
+        psycopg.connect("host=127.0.0.1 port=1")
+        return "written"
+
+    with table_in_postgres() as rows:
+        with pytest.raises(WorkflowFailed, match="connection failed"):
+            await result_of(postgres_url, True, write)
+        assert rows() == []
 
 
 async def test_a_function_that_commits_by_itself_is_refused(postgres_url: str) -> None:

@@ -158,7 +158,7 @@ class StepInTransaction:
         self._began: object = None
         self._ends: Sequence[FlowRecord] = ()
         self._seen: tuple[Seen, ...] = ()
-        self._phase: Literal["opens", "runs", "commits"] = "opens"
+        self._phase: Literal["opens", "runs", "lost", "commits"] = "opens"
 
     def _call(self, connection: Any) -> Any:
         return self._function.func(connection, *self._function.args, **self._function.keywords)
@@ -202,7 +202,7 @@ class StepInTransaction:
             return None
         if isinstance(error, Conflict | BackendUnavailable):
             return run_again(self._execution.context.job, error)
-        if _is_outage(error):  # what was committed last is in the records when the flow runs again
+        if self._phase == "lost" or _is_outage(error):  # what was committed is in the records when the flow runs again
             return run_again(self._execution.context.job, BackendUnavailable(f"The connection of a step: {error}"))
         is_refused = self._phase == "opens" or isinstance(error, OjsterError) or not isinstance(error, Exception)
         return error if is_refused else None
@@ -259,7 +259,13 @@ class StepInTransaction:
             execute = executes(connection)
             run_in_caller_transaction(execute, self._look, database.settings, database.url)
             self._phase = "runs"
-            new = self._outcome(self._call(connection))
+            try:
+                new = self._outcome(self._call(connection))
+            except Exception as error:
+                if _is_outage(error):
+                    with self._noting_loss():
+                        run_in_caller_transaction(execute, _began, database.settings, database.url)
+                raise
             turn = asyncio.run_coroutine_threadsafe(self._admitted(new), self._loop).result()
             run_in_caller_transaction(execute, partial(self._record_beside, turn), database.settings, database.url)
         return turn.records[0]
@@ -269,7 +275,13 @@ class StepInTransaction:
 
         await run_in_caller_transaction_async(connection, self._look, database.settings, database.url)
         self._phase = "runs"
-        new = self._outcome(await self._call(connection))
+        try:
+            new = self._outcome(await self._call(connection))
+        except Exception as error:
+            if _is_outage(error):
+                with self._noting_loss():
+                    await run_in_caller_transaction_async(connection, _began, database.settings, database.url)
+            raise
         turn = await self._admitted(new)
         record = partial(self._record_beside, turn)
         await run_in_caller_transaction_async(connection, record, database.settings, database.url)
@@ -285,6 +297,18 @@ class StepInTransaction:
                 "in_transaction= has to lead to the database of the App."
             )
         self._began = _began(tx)
+
+    @contextmanager
+    def _noting_loss(self) -> Iterator[None]:
+        """Note that the connection is lost if it does not answer, after an error of the function.
+
+        The function may have lost a connection of its own, too, and this one lives: then the error is that of the step.
+        """
+        try:
+            yield
+        except Exception as answer:
+            if _is_outage(answer) or not _sqlstate(answer):
+                self._phase = "lost"
 
     def _record_beside(self, turn: Turn, tx: Transaction) -> None:
         if _began(tx) != self._began:
@@ -431,9 +455,13 @@ def _is_outage(error: BaseException) -> bool:
 
 
 def _is_lost(error: BaseException) -> bool:
-    """Return whether psycopg, perhaps behind SQLAlchemy or Django, has lost a connection, or cannot make one."""
-    kinds = (kind for cause in _causes(error) if not getattr(cause, "sqlstate", None) for kind in type(cause).__mro__)
-    return any(kind.__module__ == "psycopg.errors" and kind.__name__ == "OperationalError" for kind in kinds)
+    """Return whether a driver, perhaps behind SQLAlchemy or Django, has lost a connection, or cannot make one."""
+    for cause in _causes(error):
+        kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(cause).__mro__}
+        of_psycopg = ("psycopg", "OperationalError") in kinds and not getattr(cause, "sqlstate", None)
+        if of_psycopg or (("asyncpg", "InterfaceError") in kinds and "connection is closed" in str(cause)):
+            return True
+    return False
 
 
 def _sqlstate(error: BaseException) -> str:
