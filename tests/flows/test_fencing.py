@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import typing
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -175,3 +176,21 @@ async def test_the_same_words_of_the_worker_that_holds_it_are_heard(bench: FlowB
         before = await bench.run(_everything, None)
         await CALLS[what](bench.service, holder)
         assert await bench.run(_everything, None) != before, what
+
+
+_LAST_WORDS = (NewRecord("!chunk/1/last", "chunk", "last", 1, result=_ONE), *TURNS["restarts"]["records"])
+AGAIN = {what: CALLS[what] for what in (*RECORDS, *TURNS, "nothing", "append")} | {
+    "restarts with last words": _turn(restarts=True, records=_LAST_WORDS)
+}
+
+
+@pytest.mark.parametrize("what", AGAIN)
+async def test_what_a_worker_says_again_because_no_answer_came_counts_once(bench: FlowBench, what: str) -> None:
+    holder = await bench.find(await _lost(bench, "another worker holds it"))
+    await AGAIN[what](bench.service, holder)
+    before = await bench.run(_everything, None)
+    with contextlib.suppress(Conflict):
+        await AGAIN[what](bench.service, holder)
+    after = await bench.run(_everything, None)
+    changed = {table for table, old, new in zip(TABLES, before, after, strict=True) if old != new}
+    assert changed <= {"workflows"}  # which counts how often something was said

@@ -20,7 +20,7 @@ from ojster.workflows.broadcast import MAX_LOOK_BACK
 from ojster.workflows.flow import BEGIN, RESTARTED, NewRecord
 from ojster.workflows.node import ENDED_STATES, MAX_NODES, Kind, Node, NodeState, body_of
 from ojster.workflows.run.flow_files import forget_files
-from ojster.workflows.run.flow_messages import insert_records
+from ojster.workflows.run.flow_messages import insert_records, known_already
 from ojster.workflows.run.flow_wakeups import note_changes
 from ojster.workflows.run.graph import LoadedGraph
 from ojster.workflows.run.streams import keep_chunks
@@ -55,6 +55,13 @@ _FORGET_RECORDS: Final = """
 """
 
 
+_IS_BEGUN: Final = f"""
+    SELECT 1
+    FROM flow_records
+    WHERE flow = :flow AND key = '{BEGIN}' AND asked_at = :asked_at AND result = :result
+"""
+
+
 def waiting_keys(tx: Transaction, flow: int) -> list[str]:
     """Return the keys of what a flow waits for."""
     rows = tx.execute("SELECT key FROM flow_records WHERE flow = :flow AND ended_at IS NULL", {"flow": flow})
@@ -70,6 +77,8 @@ def restart(tx: Transaction, job: Job, records: Sequence[NewRecord]) -> None:
     ------
     InvalidRequest, PayloadTooLarge
         The arguments are missing, or too large.
+    Conflict
+        It has begun so already: the worker says it again, because it got no answer.
     """
     begin = records[-1] if records else NewRecord(BEGIN, "begin", "", tx.now)
     if begin.result is UNSET or not bytes(begin.result).lstrip().startswith(b"["):
@@ -77,6 +86,8 @@ def restart(tx: Transaction, job: Job, records: Sequence[NewRecord]) -> None:
     if (size := len(bytes(begin.result))) > (most := tx.settings.largest_job):
         raise PayloadTooLarge(f"The arguments of the restart take {size} bytes (limit {most}).", limit=most)
     flow = job.node or 0
+    if tx.execute(_IS_BEGUN, {"flow": flow, "asked_at": begin.asked_at, "result": bytes(begin.result)}):
+        raise known_already(BEGIN)
     graph = LoadedGraph(tx)
     graph.lock([job.workflow or 0])
     graph.load([flow])
