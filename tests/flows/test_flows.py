@@ -879,19 +879,69 @@ async def test_a_flow_that_cleans_up_receives_messages_and_can_be_ended(bench: F
     assert (await bench.look()).finished
 
 
-async def test_options_of_jobs_may_change_while_a_flow_runs(bench: FlowBench) -> None:
+ASKED: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "a job": lambda flow, job, inner: flow.run(job, "a"),
+    "a declared job": lambda flow, job, inner: flow.run(job.s("a")),
+    "a chain": lambda flow, job, inner: flow.run(chain(job.s("a"), job.s("b"))),
+    "a group in a chain": lambda flow, job, inner: flow.run(chain(group(job.s("a"), job.s("b")), job.s("c"))),
+    "a saga": lambda flow, job, inner: flow.run(saga(job.s("a").set(compensate=job.s("b")), job.s("c"))),
+    "a map": lambda flow, job, inner: flow.map(job, ["a", "b"]),
+    "a flow": lambda flow, job, inner: flow.run(inner, "a"),
+    "a flow in a chain": lambda flow, job, inner: flow.run(chain(job.s("a"), inner.s("b"))),
+}
+"""What a flow may ask for with a job and a flow that have options."""
+
+CHANGED: dict[str, Any] = {
+    "retry": 7,
+    "priority": 5,
+    "version": "2.0",
+    "requires": {},
+    "resources": {"cpu": 1},
+    "agent": {"agent_id": "a"},
+    "reactions": {},
+    "expiration_delay": 3600,
+    "meta": {"release": 2},
+}
+
+
+@pytest.mark.parametrize("what", ASKED)
+async def test_options_of_jobs_may_change_while_a_flow_runs(bench: FlowBench, what: str) -> None:
     options: dict[str, Any] = {"retry": 3}
 
+    @bench.app.flow("inner")
+    async def inner(flow: Flow, name: str) -> Any:
+        return await flow.run(bench.note, name)
+
     @bench.app.flow("order")
-    async def order(flow: Flow) -> list[Any]:
-        done = [await flow.run(bench.note.using(**options), "a"), await flow.step("count", len, {"x", "y", "z"})]
-        return [*done, await flow.receive("go")]
+    async def order(flow: Flow) -> Any:
+        done = await ASKED[what](flow, bench.note.using(**options), inner.using(**options))
+        return [done, await flow.receive("go")]
 
     await bench.start(order.s())
     await bench.work()
-    options = {"retry": 7, "priority": 5}
+    options = CHANGED
     await bench.send("go", 1)
-    assert await result(bench) == ["A", 3, 1]
+    (_, received) = await result(bench)
+    assert received == 1
+
+
+@pytest.mark.parametrize("name", ["options", "meta", "version"])
+async def test_a_parameter_is_no_option_whatever_its_name(bench: FlowBench, name: str) -> None:
+    noted = {"type": "chain", "steps": [{"type": "note", "args": [{"$ref": f"params.{name}"}]}]}
+    await bench.service.definitions.create("noted", read_members(msgspec.json.encode(noted)))
+    value = "a"
+
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> None:
+        await flow.run(definition("noted", params={name: value}))
+        await flow.receive("go")
+
+    await bench.start(order.s())
+    await bench.work()
+    value = "b"
+    await bench.send("go", 1)
+    with pytest.raises(WorkflowFailed, match="with other arguments"):
+        await result(bench)
 
 
 async def test_what_flows_give_to_jobs_are_values(bench: FlowBench) -> None:

@@ -10,7 +10,11 @@ from typing import Any, Final
 
 import msgspec
 
+from ojster.agents import attributes
+from ojster.core.job_flags import REACTIONS
 from ojster.core.values import to_builtin
+from ojster.fleet import ml_resources
+from ojster.jobs.expiration import ATTRIBUTE as EXPIRATION
 from ojster.workflows.flow import MAX_KEY_LENGTH, RESERVED
 
 _LONG_KEY: Final = 400
@@ -86,6 +90,19 @@ def input_digest(value: Any) -> str | None:
 def without_options(value: Any) -> Any:
     """Return declared steps without the options of their jobs, which may change without changing what they do."""
     if isinstance(value, Mapping):
-        shown = {name: inner for name, inner in value.items() if name not in ("options", "meta")}
-        return {name: inner if name == "over" else without_options(inner) for name, inner in shown.items()}
+        return {
+            name: inner if name in _DATA else without_options(inner)
+            for name, inner in value.items()
+            if name not in _OPTIONS and not name.startswith(_OPTIONS_FROM)
+        }
     return [without_options(inner) for inner in value] if isinstance(value, list) else value
+
+
+_OPTIONS: Final = ("options", "meta", "version", ml_resources.REQUIRES, REACTIONS, EXPIRATION)
+"""Members of a job that are, or have, options of it; see ``JobOptions.beside``."""
+
+_OPTIONS_FROM: Final = (ml_resources.PREFIX, attributes.PREFIX)
+"""What the names of further ones begin with."""
+
+_DATA: Final = ("over", "params")
+"""Members of steps with values of the application, whose members may have any names."""
