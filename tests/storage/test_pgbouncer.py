@@ -18,6 +18,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from ojster import App, Flow, Worker
 from ojster.core.errors import BackendUnavailable
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement
@@ -26,6 +27,7 @@ from ojster.storage.database import LISTEN_VARIABLE
 from ojster.storage.open import open_database
 from ojster.storage.postgres.url import parse_postgres_url
 from tests.conftest import SERVER_VARIABLE, request
+from tests.flows.test_steps_in_transactions import table_in_postgres
 from tests.postgres import free_port
 from tests.waiting import LONG_WAIT, PATIENCE, until
 
@@ -119,6 +121,34 @@ async def test_many_work_through_few_connections(
     await engines[0].jobs.enqueue([request()])
     assert len(await asyncio.wait_for(waiting, PATIENCE)) == 1
     await asyncio.gather(*(service.close() for service in engines))
+
+
+async def test_steps_in_transactions_write_much_through_few_connections(
+    pooled_url: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(LISTEN_VARIABLE, postgres_url)
+    app = App(pooled_url)
+
+    def write(connection: Any, to: int) -> None:
+        for number in range(10):
+            connection.execute("INSERT INTO step_ledger (what) VALUES (%s)", (f"{to} {number}",))
+
+    async def write_later(connection: Any, to: int) -> None:
+        for number in range(10):
+            await connection.execute("INSERT INTO step_ledger (what) VALUES (%s)", (f"{to} {number}",))
+
+    @app.flow("write")
+    async def writes(flow: Flow) -> int:
+        for to in range(3):
+            await flow.step("write", write, to, in_transaction=True)
+            await flow.step("write later", write_later, to + 3, in_transaction=True)
+        return 60
+
+    with table_in_postgres() as rows:
+        run = await writes.astart()
+        await Worker(app).run(until_empty=True)
+        assert await run.aresult() == len(rows()) == 60
+    await app.aclose()
 
 
 def test_bad_credentials_are_rejected_without_showing_a_password(pooled_url: str, tmp_path: Path) -> None:

@@ -406,8 +406,8 @@ def _open(where: Any) -> Any:
 def _connected(conninfo: str) -> Iterator[Any]:
     import psycopg
 
-    # In this block the function cannot commit by itself.
-    with closing(psycopg.connect(conninfo)) as connection, connection.transaction():
+    # In this block the function cannot commit by itself. Behind a pooler, prepared statements would outlive it.
+    with closing(psycopg.connect(conninfo, prepare_threshold=None)) as connection, connection.transaction():
         yield connection
 
 
@@ -415,7 +415,7 @@ def _connected(conninfo: str) -> Iterator[Any]:
 async def _connected_later(conninfo: str) -> AsyncIterator[Any]:
     import psycopg
 
-    connection = await psycopg.AsyncConnection.connect(conninfo)
+    connection = await psycopg.AsyncConnection.connect(conninfo, prepare_threshold=None)
     try:
         async with connection.transaction():
             yield connection
