@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from typing import Any
 
+import psycopg
 import pytest
 
-from ojster import App, Flow, RateLimit, Unique, Worker
+from ojster import App, Flow, RateLimit, Unique, Worker, chain
+from ojster.core.job import Job
+from ojster.jobs.claim import claim
+from ojster.jobs.claim_policy import Claim
 from ojster.queues.wire import QueueConfigBody
+from ojster.service import Service
+from ojster.storage.open import open_database
 from ojster.storage.transaction import Transaction
 from ojster.workflows.broadcast import Broadcast
+from ojster.workflows.run.steps import StepAddress
+from tests.client.test_enqueue_in_transaction import parts
 from tests.flows.driver import FlowBench
 from tests.flows.test_flows import app, bench, result
 from tests.waiting import PATIENCE
@@ -139,6 +148,51 @@ async def test_flows_that_wait_hold_no_place_of_a_limit(bench: FlowBench) -> Non
     for bench.id in ids:
         await bench.send("go", 7)
         assert (await bench.finish()).state == "completed"
+
+
+@pytest.mark.parametrize("what", ["the workflow", "the step"])
+async def test_a_flow_that_is_cancelled_while_a_claim_starts_it_cleans_up(
+    bench: FlowBench, url: str, what: str
+) -> None:
+    if bench.service.database.kind != "postgres":
+        pytest.skip("SQLite has one transaction at a time")
+
+    @bench.app.flow("order")
+    async def order(flow: Flow) -> None:
+        async with flow.compensation() as undo:
+            undo.add(bench.note, "refund")
+            await flow.step("charge", bench.done.append, "charge")
+            await flow.receive("never")
+
+    claimed, may_commit = threading.Event(), threading.Event()
+
+    def claim_slowly(tx: Transaction, claims: Sequence[Claim]) -> list[list[Job]]:
+        jobs = claim(tx, claims)
+        claimed.set()
+        may_commit.wait(PATIENCE)
+        return jobs
+
+    await bench.start(chain(bench.note.s("first"), order.s()))
+    (first,) = await bench.claim()
+    await bench.run_job(first)
+    other = Service(open_database(url))
+    other.database.clock = bench.service.database.clock
+    claiming = asyncio.create_task(other.database.run(claim_slowly, Claim(("default",), 1, "w1")))
+    await asyncio.to_thread(claimed.wait, PATIENCE)
+    workflows = bench.service.workflows
+    call = workflows.cancel(bench.id) if what == "the workflow" else workflows.cancel_step(StepAddress(bench.id, "1"))
+    cancelling = asyncio.create_task(call)
+    waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    with psycopg.connect(**parts(), autocommit=True) as connection:  # type: ignore[arg-type]  # all are strings
+        while not cancelling.done() and not connection.execute(waiting).fetchall():
+            await asyncio.sleep(0.01)
+    may_commit.set()
+    (job,) = await claiming
+    await asyncio.wait_for(cancelling, PATIENCE)
+    await bench.run_job(job)
+    assert (await bench.finish()).state == "cancelled"
+    assert bench.done[-1] == "refund"
+    await other.close()
 
 
 async def test_a_flow_goes_on_with_the_priority_that_it_was_started_with(bench: FlowBench) -> None:

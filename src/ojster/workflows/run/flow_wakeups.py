@@ -134,9 +134,12 @@ def ask_to_cancel(tx: Transaction, flows: Collection[int]) -> set[int]:
     """Ask flows to end, so that they can clean up; return those whose functions have begun, which alone are asked."""
     if not flows:
         return set()
+    among = (tx.integers(sorted(flows)),)
+    if tx.for_update:  # another transaction may be starting one: wait for it, and let no other do so
+        unstarted = f"node {tx.among} AND started_at IS NULL AND finished_at IS NULL"
+        tx.execute(f"SELECT 1 FROM jobs WHERE {unstarted} ORDER BY id{tx.for_update}", among)
     rows = tx.execute(
-        f"SELECT node FROM jobs WHERE node {tx.among} AND started_at IS NOT NULL AND finished_at IS NULL",
-        (tx.integers(sorted(flows)),),
+        f"SELECT node FROM jobs WHERE node {tx.among} AND started_at IS NOT NULL AND finished_at IS NULL", among
     )
     begun = {node for (node,) in rows}
     tx.execute_many(
