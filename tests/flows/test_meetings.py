@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from msgspec import Raw
 
 from ojster import App, Flow, RateLimit, Unique, Worker, chain
 from ojster.core.job import Job
@@ -19,9 +20,10 @@ from ojster.service import Service
 from ojster.storage.open import open_database
 from ojster.storage.transaction import Transaction
 from ojster.workflows.broadcast import Broadcast
+from ojster.workflows.flow import NewRecord, Turn
 from ojster.workflows.run.steps import StepAddress
 from tests.client.test_enqueue_in_transaction import parts
-from tests.flows.driver import FlowBench
+from tests.flows.driver import NEVER, FlowBench
 from tests.flows.test_flows import app, bench, result
 from tests.waiting import PATIENCE
 
@@ -109,6 +111,40 @@ async def test_what_limits_the_start_of_a_flow_does_not_hold_it_when_it_goes_on(
     await bench.work()
     assert (await bench.look()).state == "completed"
     assert await result(bench) == ENDED
+
+
+@pytest.mark.parametrize("how", ["its worker dies", "it is handed back", "its server is away"])
+@pytest.mark.parametrize("what", [*OPTIONS, "one at a time, or dropped"])
+async def test_what_limits_the_start_of_a_flow_does_not_hold_it_when_it_runs_again(
+    bench: FlowBench, what: str, how: str
+) -> None:
+    if what == "one place in the queue":
+        await bench.service.queues.configure("default", QueueConfigBody(concurrency=1))
+    one_or_none = {"rate_limit": RateLimit(key="orders", concurrency=1, on_limit="drop")}
+
+    @bench.app.flow("order", **OPTIONS.get(what, one_or_none))
+    async def order(flow: Flow) -> list[Any]:
+        return [await flow.step(name, str, name) for name in ("first", "second")]
+
+    await bench.start(order.s())
+    if how == "its worker dies":
+        (job,) = await bench.service.jobs.fetch(Claim(("default",), 1, "w1", 1_000_000))
+        first = NewRecord("first", "step", "first", bench.clock.now, ended_at=bench.clock.now, result=Raw(b'"first"'))
+        await bench.service.flows.turn(Turn(job.id, "w1", job.attempt, job.started_at, (first,)))
+    else:
+        (job,) = await bench.claim()
+        bench.when = lambda _: "after" if how == "it is handed back" else "lost"
+        await bench.run_job(job)
+        bench.when = lambda _: NEVER
+    for _ in range(3):
+        await bench.run_due(10)
+    if what == "one at a time, or dropped":
+        other = await bench.push("note", "other", priority=1, **one_or_none)
+        (taken,) = await bench.claim()
+        assert taken.id == other.id
+        await bench.work()  # there is no room
+        await bench.run_job(taken)
+    assert await result(bench) == ["first", "second"]
 
 
 async def test_a_second_run_of_a_unique_flow_is_refused_also_while_the_first_waits(bench: FlowBench) -> None:

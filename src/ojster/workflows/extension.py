@@ -25,6 +25,7 @@ from ojster.workflows.run.claimed_steps import begin_workflows, claimed_steps
 from ojster.workflows.run.due import process_due_workflows
 from ojster.workflows.run.early_answers import hasten_answered_waits, take_early_answer
 from ojster.workflows.run.expansion import expand_maps, start_deferred
+from ojster.workflows.run.flow_starts import lift_limits_of_starts
 from ojster.workflows.run.foresight import foresee
 from ojster.workflows.run.growth import grow_all
 from ojster.workflows.run.maps import count_announced
@@ -159,12 +160,13 @@ class WorkflowExtension(Extension):
         return foresee_inputs(tx, limit)
 
     def start(self, tx: Transaction, jobs: Sequence[Job]) -> None:
-        """Note which workflows have begun; give their jobs the results that they ask for, and what resumed them."""
+        """Note what has begun; give jobs the results that they ask for, and what resumed them."""
         if any(job.node is not None for job in jobs):
             steps = claimed_steps(tx, jobs)
             begin_workflows(tx, {step.node >> NODE_BITS for step in steps if not step.has_begun})
             add_parent_results(tx, jobs, steps)
         add_resume_data(tx, jobs)
+        lift_limits_of_starts(tx, jobs)
 
 
 def _earliest(*dues: Due) -> Due:

@@ -15,12 +15,10 @@ from msgspec import UNSET, Raw
 
 from ojster.core.errors import Conflict, InvalidRequest, OjsterError, PayloadTooLarge
 from ojster.core.job import Job
-from ojster.jobs.deadlines import total_deadline
 from ojster.jobs.leases import refusal_of_attempt
 from ojster.jobs.queries import no_job
 from ojster.jobs.scope import merged
 from ojster.jobs.transitions import cancel_job
-from ojster.queues.limits import find_limit
 from ojster.storage.transaction import Query, Row, RunningAttempt, Transaction
 from ojster.workflows.flow import (
     GIVEN_UP,
@@ -361,22 +359,8 @@ def _suspend(tx: Transaction, waits: Sequence[tuple[Job, Turn]]) -> None:
     for job in lost:  # it has come further since its worker died, and may live for months
         job.losses = 0
     tx.execute_many("UPDATE jobs SET losses = 0 WHERE seq = ?", [(job.seq,) for job in lost])
-    _lift_limits_of_starts(tx, [job for job, _ in waits if job.expires_at is not None or job.limit_key is not None])
     keep_positions(tx, [(job.node or 0, turn.position) for job, turn in waits if turn.position is not None])
     suspend_jobs(tx, [(job, turn.wakes_at) for job, turn in waits], SuspensionKind.FLOW)
-
-
-def _lift_limits_of_starts(tx: Transaction, jobs: Sequence[Job]) -> None:
-    """Lift from flows what limits their start: they have started, and only go on."""
-    for job in jobs:
-        job.expires_at = total_deadline(tx, job)
-        limit = None if job.limit_key is None else find_limit(tx, job.limit_key)
-        if limit is not None and limit.concurrency is None and limit.override is None:
-            job.limit_key = None
-        tx.execute(
-            "UPDATE jobs SET expires_at = :expires_at, limit_key = :limit_key WHERE seq = :seq",
-            {"expires_at": job.expires_at, "limit_key": job.limit_key, "seq": job.seq},
-        )
 
 
 def _note_seen(tx: Transaction, ends: Sequence[tuple[int, Sequence[Seen]]]) -> None:
