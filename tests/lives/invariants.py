@@ -79,7 +79,7 @@ _RULES: Final = {
 }
 
 _LEFT: Final = tuple(
-    dict.fromkeys([*(table for table, *_ in _ORPHANS.values()), "workflows", "notes", "early_answers"])
+    dict.fromkeys([*(table for table, *_ in _ORPHANS.values()), "workflows", "notes", "early_answers", "rate_limits"])
 )
 
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ojster.core.durations import SECOND
+from ojster.core.durations import DAY, SECOND
 from ojster.core.job import Job
 from ojster.core.rate_limit import Limits, Rate
 from ojster.core.timestamps import format_timestamp
@@ -25,7 +25,8 @@ from ojster.jobs.claim_policy import Claim
 from ojster.jobs.interventions import DeadLetterRetry, retry_dead
 from ojster.jobs.messages import Acknowledgement
 from ojster.queues import claim_policies, gates, limits
-from ojster.queues.limits import Limit, Override, key_of_queue
+from ojster.queues.limits import KEPT_UNUSED, Limit, Override, key_of_queue
+from ojster.schedules.retention import count_forgettable, forget
 from ojster.service import Service
 from ojster.storage.open import open_database
 from ojster.storage.postgres.url import parse_postgres_url
@@ -504,3 +505,33 @@ async def test_a_fetch_is_woken_for_a_job_with_a_key_that_has_changed_its_queue(
     await bench.ack(running)
     assert [one.id for one in await waiting] == [job.id]
     assert asyncio.get_running_loop().time() - began < 8  # else nothing has woken it
+
+
+async def test_the_limits_of_a_key_are_forgotten_when_no_job_has_had_it_for_long(bench: Bench) -> None:
+    async def known() -> set[str]:
+        def keys(tx: Transaction, items: Sequence[None]) -> list[set[str]]:
+            return [{key for (key,) in tx.execute("SELECT key FROM rate_limits")} for _ in items]
+
+        return await bench.run(keys, None)
+
+    for key in ("once", "again", "waits", "set"):
+        await push(bench, key, concurrency=1)
+    await limit_queue(bench, "other", Limits(concurrency=1))
+    await override(bench, "set", Limits(concurrency=2))
+    await override(bench, "set for a day", Limits(concurrency=2), until=bench.clock.now + DAY)
+    for job in await bench.fetch(count=9):
+        if job.limit_key != "waits":
+            await bench.ack(job)
+    bench.clock.advance(KEPT_UNUSED / 2 / SECOND)
+    await push(bench, "again")
+    await bench.ack(await bench.fetch_one())
+    bench.clock.advance(KEPT_UNUSED / 2 / SECOND)
+    assert len(await known()) == 6
+    bench.clock.advance(1)
+    assert [(await bench.run(call, None))["rate_limits"] for call in (count_forgettable, forget, forget)] == [2, 2, 0]
+    assert await known() == {"again", "waits", "set", "/queue/other"}
+    await push(bench, "again")
+    (job,) = [job for job in await bench.fetch(count=9) if job.limit_key == "again"]
+    await push(bench, "again")
+    assert "again" not in [job.limit_key for job in await bench.fetch(count=9)], "its limits are known"
+    assert job.limit_key == "again"

@@ -12,7 +12,7 @@ from ojster.core.json_objects import Members
 from ojster.core.rate_limit import Rate
 from ojster.core.timestamps import parse_moment
 from ojster.jobs.claim_policy import NO_USAGE_PROBES, ClaimPolicy, UsageProbes
-from ojster.jobs.extension import Completer, Due, Extension, Group
+from ojster.jobs.extension import Completer, DeletedCounts, Due, Extension, Group
 from ojster.jobs.failure import Failure
 from ojster.jobs.new_job import NewJob
 from ojster.jobs.options_wire import queue_of
@@ -37,6 +37,8 @@ from ojster.queues.limit_views import uses_of
 from ojster.queues.limits import (
     QUEUE_PREFIX,
     block,
+    count_unused,
+    forget_unused,
     free_limits,
     limit_queue,
     open_limits,
@@ -102,6 +104,14 @@ class QueueExtension(Extension):
             if pool.concurrency is not None and any(job.queue in pool.queues for job in jobs):
                 tx.effects.opened.update(pool.queues)
         free_limits(tx, jobs)
+
+    def forget(self, tx: Transaction, room: int) -> DeletedCounts:
+        """Delete the limits of keys that jobs do not use any more."""
+        return forget_unused(tx, room)
+
+    def forgettable(self, tx: Transaction) -> DeletedCounts:
+        """Return how many limits are of keys that jobs do not use any more."""
+        return count_unused(tx)
 
     def check_move(self, tx: Transaction, job: Job, queue: str) -> None:
         """Refuse a job whose type its new queue does not take."""

@@ -11,6 +11,7 @@ Spec: ojs-rate-limiting
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from ojster.core.job_table import HELD_BY_WORKER
 from ojster.core.rate_limit import Limits, OnLimit, Rate, RateLimitPolicy
 from ojster.core.tenant import called
 from ojster.core.timestamps import format_timestamp
+from ojster.jobs.extension import DeletedCounts
 from ojster.storage.call import for_each
 from ojster.storage.transaction import Transaction
 
@@ -35,12 +37,18 @@ RESCHEDULE_DELAY_US: Final = 5 * SECOND
 LOCKED_RETRY_US: Final = 20_000
 """Minimum delay until limits are opened again, in microseconds: another transaction may hold a limit."""
 
+KEPT_UNUSED: Final = 180 * DAY
+"""How long the limits of a key are kept after a job with it was pushed, in microseconds."""
+
+_NOTED_EVERY: Final = DAY
+"""How often it is noted that jobs with a key are pushed, in microseconds."""
+
 QUEUE_PREFIX: Final = "/queue/"
 WORKER_PREFIX: Final = "/worker/"
 
 LIMIT_COLUMNS: Final = (
     "key, queues, concurrency, rate_limit, rate_period, throttle_limit, throttle_period, on_limit, override, "
-    "override_until, window_started_at, window_used, next_start_at, blocked_until, opens_at, exceeded"
+    "override_until, window_started_at, window_used, next_start_at, blocked_until, opens_at, exceeded, used_at"
 )
 """The columns of ``rate_limits``, in the order of the fields of ``Limit``."""
 
@@ -62,6 +70,8 @@ class Limit(msgspec.Struct):
         Time at which the limit has capacity again, if it is known and there is none now.
     exceeded:
         Strategy that had no capacity at the last claim: ``concurrency``, ``rate``, ``throttle`` or ``blocked``.
+    used_at:
+        When a job with the key was pushed, to the day; ``None``: the limits are those of a queue or a worker.
     """
 
     key: str
@@ -80,6 +90,7 @@ class Limit(msgspec.Struct):
     blocked_until: int = 0
     opens_at: int | None = None
     exceeded: str | None = None
+    used_at: int | None = None
 
     @property
     def own(self) -> Limits:
@@ -137,8 +148,12 @@ def _lock_limit(tx: Transaction, key: str) -> Limit:
     known = find_limit(tx, key, tx.for_update)
     if known is None:
         tx.execute(
-            "INSERT INTO rate_limits (key, queues, on_limit) VALUES (:key, '[]', 'wait') ON CONFLICT (key) DO NOTHING",
-            {"key": key},
+            """
+            INSERT INTO rate_limits (key, queues, on_limit, used_at)
+            VALUES (:key, '[]', 'wait', :used_at)
+            ON CONFLICT (key) DO NOTHING
+            """,
+            {"key": key, "used_at": None if key.startswith((QUEUE_PREFIX, WORKER_PREFIX)) else tx.now},
         )
         known = find_limit(tx, key, tx.for_update)
     assert known is not None
@@ -157,7 +172,7 @@ def set_limits(tx: Transaction, key: str, limits: Limits | None, on_limit: str, 
     ``None`` as ``limits`` keeps the current limits.
     """
     known = find_limit(tx, key)
-    if known is not None and not _is_news(known, limits, on_limit, queue):
+    if known is not None and not _is_news(tx, known, limits, on_limit, queue):
         return
     known = _lock_limit(tx, key)
     if limits is None:
@@ -170,7 +185,7 @@ def set_limits(tx: Transaction, key: str, limits: Limits | None, on_limit: str, 
         SET
             queues = :queues, concurrency = :concurrency, rate_limit = :rate_limit,
             rate_period = :rate_period, throttle_limit = :throttle_limit, throttle_period = :throttle_period,
-            on_limit = :on_limit
+            on_limit = :on_limit, used_at = :used_at
         WHERE key = :key
         """,
         {
@@ -182,13 +197,14 @@ def set_limits(tx: Transaction, key: str, limits: Limits | None, on_limit: str, 
             "throttle_limit": throttle.limit if throttle else None,
             "throttle_period": throttle.period if throttle else None,
             "on_limit": on_limit,
+            "used_at": None if known.used_at is None else tx.now,
         },
     )
     tx.effects.opened.update(queues)  # the new limits may allow more jobs
 
 
-def _is_news(known: Limit, limits: Limits | None, on_limit: str, queue: str) -> bool:
-    if queue not in known.queues:
+def _is_news(tx: Transaction, known: Limit, limits: Limits | None, on_limit: str, queue: str) -> bool:
+    if queue not in known.queues or (known.used_at is not None and tx.now - known.used_at >= _NOTED_EVERY):
         return True
     return limits is not None and (known.own != limits or known.on_limit != on_limit)
 
@@ -348,6 +364,35 @@ def open_limits(tx: Transaction) -> int | None:
         tx.effects.opened.update(msgspec.json.decode(queues, type=list[str]))
     ((next_at,),) = tx.execute("SELECT min(opens_at) FROM rate_limits WHERE opens_at IS NOT NULL")
     return None if next_at is None else max(int(next_at), tx.now + LOCKED_RETRY_US)
+
+
+_IS_UNUSED: Final = """
+    used_at < :before
+    AND (override IS NULL OR override_until <= :now)
+    AND blocked_until <= :now
+    AND (SELECT 1 FROM jobs WHERE jobs.limit_key = rate_limits.key AND jobs.finished_at IS NULL LIMIT 1) IS NULL
+"""
+"""A look for each key that is old: with NOT EXISTS, PostgreSQL may read all jobs that have a key."""
+
+
+def forget_unused(tx: Transaction, room: int) -> DeletedCounts:
+    """Delete the limits of keys that no job has had for ``KEPT_UNUSED``, at most ``room``; return their number."""
+    # A push that finds one that old writes it first. So it waits for this transaction, and then makes it anew; or this
+    # one passes it over.
+    rows = tx.execute(
+        f"SELECT key FROM rate_limits WHERE {_IS_UNUSED} ORDER BY used_at LIMIT :room{tx.skip_locked}",
+        {"before": tx.now - KEPT_UNUSED, "now": tx.now, "room": room},
+    )
+    if rows:
+        tx.execute(f"DELETE FROM rate_limits WHERE key {tx.among_texts}", (tx.texts([key for (key,) in rows]),))
+    return Counter(rows=len(rows), rate_limits=len(rows))
+
+
+def count_unused(tx: Transaction) -> DeletedCounts:
+    """Return how many limits repeated calls of ``forget_unused`` would delete."""
+    bounds = {"before": tx.now - KEPT_UNUSED, "now": tx.now}
+    ((count,),) = tx.execute(f"SELECT count(*) FROM rate_limits WHERE {_IS_UNUSED}", bounds)
+    return Counter(rate_limits=int(count))
 
 
 def no_limit(key: str) -> NotFound:

@@ -405,13 +405,20 @@ CREATE TABLE rate_limits (
     blocked_until     BIGINT           NOT NULL DEFAULT 0, -- as a handler has asked with RateLimited
     opens_at          BIGINT,                              -- when there is room again, if that is known and there is
                                                            -- none now
-    exceeded          TEXT COLLATE "C"                     -- what had no room at the last claim
+    exceeded          TEXT COLLATE "C",                    -- what had no room at the last claim
+    used_at           BIGINT                               -- when a job with the key was pushed, to the day; NULL: of a
+                                                           -- queue or a worker
 ) WITH (fillfactor = 50);
 
 -- Limits that have room again, whose queues must be looked at, and the time of the next one.
 CREATE INDEX rate_limits_opens
     ON rate_limits (opens_at)
     WHERE opens_at IS NOT NULL;
+
+-- Keys that no job has had for long, which retention deletes.
+CREATE INDEX rate_limits_used
+    ON rate_limits (used_at)
+    WHERE used_at IS NOT NULL;
 
 -- Pools of workers, and how queues share them, as JSON. A worker names its pool.
 CREATE TABLE pools (
