@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ojster.core.events import EventFilter
 from ojster.workflows.read import failed_steps
 from ojster.workflows.read.causes import Cause
 from ojster.workflows.read.selection import WorkflowFilter
@@ -86,6 +87,36 @@ async def test_a_compensation_names_the_step_that_it_undid(flow: WorkflowBench) 
             Cause("It undoes another step, which took no effect or is undone already.", ["trip.pay"]),
         ),
     }
+
+
+HANDLED: dict[str, dict[str, Any]] = {
+    "by the callback of a batch": batch(job("bad"), on_failure=job("tell")),
+    "by a fallback": job("bad", fallback=job("instead")),
+    "by the fallback of a container": group(job("bad"), fallback=job("instead")),
+    "by a container that may fail": group(job("bad"), allow_failure=True),
+    "by a step that may fail": job("bad", allow_failure=True),
+    "deep inside": group(chain(batch(group(job("bad")), on_complete=job("tell")))),
+}
+
+
+@pytest.mark.parametrize("case", HANDLED)
+async def test_a_failure_that_was_handled_is_not_the_cause_of_a_later_one(flow: WorkflowBench, case: str) -> None:
+    """In the workflow with and without its steps, in lists and in the event alike."""
+    await flow.create(chain(HANDLED[case], job("worse", id="last")))
+    done = await flow.work("bad", "worse")
+    assert (done[0], done[-1], await flow.state()) == ("bad", "worse", "failed")
+    workflows = flow.service.workflows
+    for shown in (
+        await workflows.show(flow.id),
+        await workflows.show(flow.id, most_steps=0),
+        (await workflows.select(WorkflowFilter())).workflows[0],
+    ):
+        assert shown.error is not None
+        assert shown.error.message.startswith("The step 'last' failed")
+        assert ([one["path"] for one in shown.error.errors], len(shown.error.failed_job_ids)) == (["last"], 1)
+    page = await flow.service.events.select(EventFilter(types=("workflow.failed",)))
+    (told,) = [event["data"] for event in page.events]
+    assert (told["failed_step_id"], told["failed_step_type"]) == ("last", "worse")
 
 
 @pytest.mark.parametrize("most_steps", [0, 2])

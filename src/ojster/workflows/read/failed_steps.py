@@ -11,6 +11,7 @@ from ojster.core.job import NODE_BITS
 from ojster.storage.transaction import Transaction
 from ojster.workflows.read.info import WorkflowError
 from ojster.workflows.read.node_view import SELECT_NODES, NodeView, NodeViews
+from ojster.workflows.run.results import unhandled_failures
 from ojster.workflows.stored_workflow import StoredWorkflow
 
 MAX_FAILED_STEPS: Final = 10
@@ -26,9 +27,6 @@ MAX_LOOKED_AT: Final = 10_000
 MAX_LOOKED_AT_IN_ALL: Final = 50_000
 """Maximum number of nodes of the workflows of a page of which a list says it."""
 
-_IS_CAUSE: Final = "n.state = 'failed' AND n.tolerated = 0 AND (n.kind = 'job' OR n.error IS NOT NULL)"
-"""SQL for nodes whose own failure made their workflow fail."""
-
 
 def failed_steps(tx: Transaction, workflow: StoredWorkflow, cause: WorkflowError | None) -> WorkflowError:
     """Return the error of a failed workflow with the steps that failed first.
@@ -38,18 +36,10 @@ def failed_steps(tx: Transaction, workflow: StoredWorkflow, cause: WorkflowError
     cause:
         What is stored of the workflow's own failure, such as its timeout.
     """
-    views = NodeViews(
-        tx.execute(
-            f"""
-            {SELECT_NODES}
-            WHERE n.id BETWEEN :first AND :last AND {_IS_CAUSE}
-            ORDER BY n.finished_at, n.id
-            LIMIT :most
-            """,
-            {"first": workflow.numbers[0], "last": workflow.numbers[1], "most": MAX_FAILED_STEPS},
-        )
-    )
-    failed = list(views.nodes.values())
+    rows = tx.execute(f"{unhandled_failures(':root')} LIMIT {MAX_FAILED_STEPS}", {"root": workflow.root})
+    ids = [id for (id,) in rows]
+    views = NodeViews(tx.execute(f"{SELECT_NODES} WHERE n.id {tx.among}", (tx.integers(sorted(ids)),)))
+    failed = [views.nodes[id] for id in ids]
     _prepare(tx, views)
     error = cause or WorkflowError("step_failed", "A step failed.")
     for node in failed:
@@ -75,13 +65,7 @@ def first_failures(tx: Transaction, workflows: Sequence[StoredWorkflow]) -> dict
         return {}
     rows = tx.execute(
         f"""
-        SELECT (
-            SELECT n.id
-            FROM nodes AS n
-            WHERE n.id >= (w.seq << {NODE_BITS}) AND n.id < ((w.seq + 1) << {NODE_BITS}) AND {_IS_CAUSE}
-            ORDER BY n.finished_at, n.id
-            LIMIT 1
-        )
+        SELECT ({unhandled_failures(f"(w.seq << {NODE_BITS})")} LIMIT 1)
         FROM workflows AS w
         WHERE w.seq {tx.among}
         """,

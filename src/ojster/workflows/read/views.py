@@ -25,6 +25,7 @@ from ojster.workflows.node import (
     Node,
     NodeState,
     body_of,
+    lineage,
 )
 from ojster.workflows.read.causes import Cause, find_causes
 from ojster.workflows.read.failed_steps import error_members, failed_steps
@@ -308,7 +309,7 @@ class _View:
         """Return the error of a workflow, completed with the steps that failed or were rejected."""
         error = cause or WorkflowError("step_failed", "A step failed.")
         for node in self._nodes.values():
-            if not _has_failed(node) or len(error.errors) >= MAX_WORKFLOW_ERRORS:
+            if not _has_failed(node) or self._is_handled(node) or len(error.errors) >= MAX_WORKFLOW_ERRORS:
                 continue
             if node.job_id is not None:
                 error.failed_job_ids.append(node.job_id)
@@ -331,6 +332,10 @@ class _View:
             if cause is None and error.errors:
                 error.code, error.message = error.errors[0]["code"], error.errors[0]["message"]
         return error
+
+    def _is_handled(self, node: Node) -> bool:
+        """Return whether a container around a node succeeded although the node failed."""
+        return any(container.succeeded for _, container in lineage(node, self._views.container_of))
 
     def _error_of(self, node: Node) -> dict[str, Any]:
         view = self._views.view(node)

@@ -223,7 +223,42 @@ def object_of(members: Iterable[NodeOutcome], *, by_index: bool = False) -> byte
 
 # Failures of workflows
 
-_FIRST_FAILURE: Final = """
+
+def unhandled_failures(root: str, condition: str = "kind = 'job' OR has_error") -> str:
+    """Return a query for the ids of the nodes whose own failure made their workflow fail, the first one first.
+
+    A failure inside a container that succeeded all the same, or that may fail, is left out: the callbacks of a batch, a
+    fallback or ``allow_failure`` have handled it.
+
+    Parameters
+    ----------
+    root:
+        SQL expression for the id of the workflow's root.
+    condition:
+        SQL condition for the nodes, by default for jobs, and for others that failed by themselves.
+    """
+    return f"""
+        SELECT id
+        FROM (
+            WITH RECURSIVE unhandled (id, kind, state, has_error, finished_at) AS (
+                SELECT id, kind, state, error IS NOT NULL, finished_at
+                FROM nodes
+                WHERE id = {root}
+                UNION ALL
+                SELECT n.id, n.kind, n.state, n.error IS NOT NULL, n.finished_at
+                FROM nodes AS n
+                JOIN unhandled AS c ON n.parent = c.id
+                WHERE n.tolerated = 0 AND n.state NOT IN ('completed', 'skipped')
+            )
+            SELECT id, kind, state, has_error, finished_at
+            FROM unhandled
+        ) AS unhandled
+        WHERE state = 'failed' AND ({condition})
+        ORDER BY finished_at, id
+    """
+
+
+_FIRST_FAILURE: Final = f"""
     SELECT
         CASE WHEN c.kind = 'fallback' THEN c.name ELSE n.name END,
         CASE WHEN c.kind = 'fallback' THEN c.position ELSE n.position END,
@@ -231,9 +266,7 @@ _FIRST_FAILURE: Final = """
     FROM nodes AS n
     JOIN nodes AS c ON c.id = n.parent
     LEFT JOIN jobs AS j ON j.id = n.job_id
-    WHERE n.id BETWEEN ? AND ? AND n.state = 'failed' AND n.kind = 'job' AND n.tolerated = 0
-    ORDER BY n.finished_at, n.id
-    LIMIT 1
+    WHERE n.id = ({unhandled_failures(":root", "kind = 'job'")} LIMIT 1)
 """
 """Selects the job step that failed first. A step with a fallback, and the fallback, have the id of both together."""
 
@@ -243,7 +276,7 @@ def why_failed(graph: LoadedGraph, workflow: StoredWorkflow) -> dict[str, Any]:
     if workflow.error is not None:
         return {"error": _decode(workflow.error)}
     graph.write_nodes()
-    rows = graph.tx.execute(_FIRST_FAILURE, workflow.numbers)
+    rows = graph.tx.execute(_FIRST_FAILURE, {"root": workflow.root})
     for name, position, job_id, error, type, errors in rows:
         return {
             "failed_step_id": name or str(position),
