@@ -63,6 +63,26 @@ def test_an_expression_means_what_it_says(expression: str, expected: list[str]) 
 
 
 @pytest.mark.parametrize(
+    ("by_name", "by_number"),
+    [
+        ("SUN", "0"),
+        ("sun", "7"),
+        ("Mon,fri", "1,5"),
+        ("MON-FRI/2", "1-5/2"),
+        ("TUE#2", "2#2"),
+        ("FRIL", "5L"),
+        ("sunl,MON", "0L,1"),
+        ("SAT-SUN", "6-7"),
+        ("mon,thu-sun/2", "1,4-7/2"),
+        ("SUN-SUN", "0-7"),
+    ],
+)
+def test_names_of_weekdays_mean_their_numbers(by_name: str, by_number: str) -> None:
+    found = occurrences(f"0 0 * * {by_name}", "2026-01-01T00:00:00Z", 9)
+    assert found == occurrences(f"0 0 * * {by_number}", "2026-01-01T00:00:00Z", 9)
+
+
+@pytest.mark.parametrize(
     "expression",
     [
         "",
@@ -83,6 +103,8 @@ def test_an_expression_means_what_it_says(expression: str, expected: list[str]) 
         "0 0 32W * *",
         "0 0 W * *",
         "* * * * MON#6",
+        "* * * * FRI-MON",
+        "* * * * SUNDAYL",
         "@fortnightly",
         "@every",
         "@every 0s",

@@ -34,6 +34,9 @@ _ALIASES: Final = {
     "@hourly": "0 * * * *",
 }
 _NEAREST_WEEKDAY = re.compile(r"([0-9]{1,2})W")
+_WEEKDAYS: Final = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
+_LAST_BY_NAME = re.compile(rf"\b({'|'.join(_WEEKDAYS)})L\b")
+_TO_SUNDAY = re.compile(r"(?<=-)SUN\b")
 _ZONE = re.compile(r"[A-Za-z_]+(?:/[A-Za-z0-9_+\-]+)+")
 _NO_LEAP_YEAR: Final = 2001
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -190,7 +193,7 @@ def _exists(moment: datetime) -> bool:
 
 
 class _Expression(CronSim):
-    """CronSim with support for the nearest weekday (``15W``)."""
+    """CronSim with support for the nearest weekday (``15W``), ``FRIL`` and ``SAT-SUN``."""
 
     def __init__(self, fields: str, start: datetime) -> None:
         self.nearest: list[int] = []
@@ -201,6 +204,7 @@ class _Expression(CronSim):
                 field="cron",
             )
         _check_steps(parts, fields)
+        parts[-1] = _with_numbers(parts[-1].upper())
         terms = parts[-3].upper().split(",")
         self.nearest = [int(match[1]) for term in terms if (match := _NEAREST_WEEKDAY.fullmatch(term))]
         if self.nearest:
@@ -243,6 +247,11 @@ def _check_steps(parts: list[str], fields: str) -> None:
                     f"range, {least} to {most}. Use a shorter step, or '@every' for a longer interval.",
                     field="cron",
                 )
+
+
+def _with_numbers(weekdays: str) -> str:
+    """Return a field of weekdays with numbers where CronSim reads no names: ``FRIL`` and ``SAT-SUN``."""
+    return _TO_SUNDAY.sub("7", _LAST_BY_NAME.sub(lambda match: f"{_WEEKDAYS.index(match[1])}L", weekdays))
 
 
 def _nearest_weekday(year: int, month: int, day: int) -> int | None:
