@@ -52,12 +52,25 @@ def test_a_written_duration_reads_as_itself(micros: int) -> None:
     assert parse_duration(format_duration(micros)) == micros
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("1h30m", 5400), ("500ms", 0.5), ("2h45m30s", 9930)])
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90s", 90),
+        ("1h30m", 5400),
+        ("500ms", 0.5),
+        ("2h45m30s", 9930),
+        ("1.5s", 1.5),
+        ("1m0.25s", 60.25),
+        ("1.5h", 5400),
+        ("0.5ms", 0.0005),
+        ("1.0000009s", 1),
+    ],
+)
 def test_a_go_duration_is_read(text: str, seconds: float) -> None:
     assert parse_go_duration(text) == seconds * SECOND
 
 
-@pytest.mark.parametrize("text", ["", "0s", "1d", "-5s", "1.5h", "s", "90"])
+@pytest.mark.parametrize("text", ["", "0s", "1d", "-5s", "1.h", ".5s", "1.5", "1..5s", "0.0s", "s", "90"])
 def test_what_is_no_go_duration_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest):
         parse_go_duration(text)

@@ -31,8 +31,8 @@ _ISO = re.compile(
 )
 _ISO_UNITS: Final = {"Y": YEAR, "M": MONTH, "W": WEEK, "D": DAY, "h": HOUR, "m": MINUTE, "s": SECOND}
 
-_GO = re.compile(r"(?:[0-9]+(?:ms|h|m|s))+")
-_GO_PART = re.compile(r"([0-9]+)(ms|h|m|s)")
+_GO_PART = re.compile(r"([0-9]+)(?:\.([0-9]+))?(ms|h|m|s)")
+_GO = re.compile(rf"(?:{_GO_PART.pattern})+")
 _GO_UNITS: Final = {"h": HOUR, "m": MINUTE, "s": SECOND, "ms": MILLISECOND}
 
 
@@ -57,7 +57,9 @@ def parse_duration(text: str) -> int:
 
 
 def parse_go_duration(text: str) -> int:
-    """Return the microseconds of a Go duration such as ``1h30m``, ``90s`` or ``500ms``.
+    """Return the microseconds of a Go duration such as ``1h30m``, ``1.5s`` or ``500ms``.
+
+    Digits beyond the microsecond are truncated.
 
     Raises
     ------
@@ -66,7 +68,10 @@ def parse_go_duration(text: str) -> int:
     """
     if len(text) > 64 or not _GO.fullmatch(text):
         raise InvalidRequest(f"{text[:64]!r} is not a duration such as '90s', '30m' or '1h30m'.")
-    micros = sum(int(number) * _GO_UNITS[unit] for number, unit in _GO_PART.findall(text))
+    micros = sum(
+        int(whole + fraction) * _GO_UNITS[unit] // 10 ** len(fraction)
+        for whole, fraction, unit in _GO_PART.findall(text)
+    )
     if not micros:
         raise InvalidRequest(f"The duration {text!r} must be longer than zero.")
     return _bounded(micros, text)
