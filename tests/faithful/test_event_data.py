@@ -19,6 +19,7 @@ pytestmark = pytest.mark.anyio
 
 ERROR = {"code": str, "message": str}
 JOB = {"job_type": str, "queue": str}
+WORKFLOW = {"workflow_id": str, "workflow_name": str}
 TIME = parse_timestamp
 
 REQUIRED: dict[str, dict[str, Any]] = {
@@ -39,10 +40,11 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "worker.stopped": {"worker_id": str, "reason": str},
     "cron.triggered": {"cron_name": str, "cron_expr": str, "job_type": str, "job_id": str, "scheduled_at": TIME},
     "cron.skipped": {"cron_name": str, "cron_expr": str, "job_type": str, "reason": str, "existing_job_id": str},
-    "workflow.started": {"workflow_id": str, "workflow_name": str, "total_steps": int},
-    "workflow.step_completed": {"step_id": str, "step_type": str, "duration_ms": int, "steps_remaining": int},
-    "workflow.completed": {"workflow_id": str, "total_steps": int, "duration_ms": int},
-    "workflow.failed": {"workflow_id": str, "failed_step_id": str, "failed_step_type": str, "error": ERROR},
+    "workflow.started": WORKFLOW | {"total_steps": int},
+    "workflow.step_completed": WORKFLOW
+    | {"step_id": str, "step_type": str, "duration_ms": int, "steps_remaining": int},
+    "workflow.completed": WORKFLOW | {"total_steps": int, "duration_ms": int},
+    "workflow.failed": WORKFLOW | {"failed_step_id": str, "failed_step_type": str, "error": ERROR},
 }
 
 TOOK_TOO_LONG = JOB | {
@@ -174,6 +176,22 @@ async def test_events_of_extensions_have_the_data_that_their_documents_require(b
     assert REQUIRED_BY_EXTENSIONS.keys() <= seen, f"these did not happen: {REQUIRED_BY_EXTENSIONS.keys() - seen}"
     for event in page.events:
         check(event["data"], REQUIRED_BY_EXTENSIONS.get(event["type"], {}), event["type"])
+
+
+async def test_a_name_that_was_not_given_is_empty_in_events(bench: Bench, http: Http) -> None:
+    """Readers in languages with types expect a text there."""
+    for code in (None, "DISCARD"):
+        await http("POST", "/ojs/v1/workflows", {"type": "chain", "steps": [{"type": "step", "args": []}]})
+        step = await bench.fetch_one()
+        await (bench.ack(step) if code is None else bench.fail(step, code=code))
+    page = await bench.service.events.select(EventFilter(limit=1_000))
+    told = {event["type"]: event["data"] for event in page.events}
+    assert told["job.started"]["worker_id"] == ""
+    about_workflows = {type for type in told if type.startswith("workflow.")}
+    assert {"workflow.started", "workflow.completed", "workflow.failed"} < about_workflows
+    assert {told[type]["workflow_name"] for type in about_workflows} == {""}
+    for type, data in told.items():
+        check(data, REQUIRED.get(type, {}), type)
 
 
 async def test_a_silent_worker_stops_with_an_error(bench: Bench) -> None:

@@ -235,7 +235,7 @@ def _most(request: Claim) -> int:
 def _start(tx: Transaction, jobs: list[Job], request: Claim) -> None:
     """Make jobs active, leased to the worker of a claim."""
     now, settings, waits = tx.now, tx.settings, tx.effects.waits
-    shown = called(request.worker_id) if request.worker_id else None
+    shown = called(request.worker_id or "")
     lease = request.lease or settings.default_lease
     ends: dict[tuple[int | None, int | None], int] = {}
     told: list[dict[str, Any]] = []

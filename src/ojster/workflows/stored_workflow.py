@@ -178,8 +178,13 @@ def emit(tx: Transaction, type: str, workflow: StoredWorkflow, **data: Any) -> N
 
 
 def facts_of(id: str, type: str, name: str | None) -> dict[str, Any]:
-    """Return what events say about a workflow. Clients of the specification know chains, groups and batches."""
-    facts = {"workflow_id": id, "workflow_type": type, "workflow_name": name}
+    """Return what events say about a workflow. Clients of the specification know chains, groups and batches.
+
+    A workflow without a name has an empty one: events must have a text there.
+
+    Spec: ojs-events 4.4
+    """
+    facts = {"workflow_id": id, "workflow_type": type, "workflow_name": name or ""}
     return facts | {"workflow_type": "chain", "workflow_kind": "flow"} if type == "flow" else facts
 
 
