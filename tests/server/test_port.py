@@ -27,6 +27,13 @@ def test_a_port_in_use_is_refused_and_nothing_is_made(tmp_path: Path, host: str,
     check_port(host, port)
 
 
+def test_a_server_with_tokens_is_open_to_no_pages_of_all_origins(tmp_path: Path) -> None:
+    """Spec: ojs-http-binding 20.3"""
+    with pytest.raises(InvalidRequest, match="does not let pages of all origins call it"):
+        serve(f"sqlite:///{tmp_path}/jobs.db", guarded=True, cors_origins=("https://shop.example", "*"))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_host_that_is_not_here_is_refused() -> None:
     with pytest.raises(InvalidRequest, match=r"192\.0\.2\.1 is none of this machine"):
         check_port("192.0.2.1", 8080)

@@ -106,7 +106,8 @@ def _each_is(pattern: re.Pattern[str], problem: str) -> Callable[[click.Context,
     multiple=True,
     metavar="ORIGIN",
     callback=_each_is(_ORIGIN, "is no origin. Write it as browsers do, such as https://shop.example."),
-    help="Allow browsers on this origin, such as https://dashboard.example.com, or on all (*); repeatable.",
+    help="Allow browsers on this origin, such as https://dashboard.example.com; without tokens, also on all (*); "
+    "repeatable.",
 )
 @click.option(
     "--allowed-host",

@@ -189,21 +189,21 @@ def serve(
         The database cannot be opened, or the port is in use.
     InvalidRequest
         The database cannot be opened, ``host`` is none of this machine, ``smtp`` or ``trusted_proxies`` is malformed,
-        ``tls`` cannot be used, or ``app`` has no orchestrators.
+        ``tls`` cannot be used, ``cors_origins`` are all although callers need a token, or ``app`` has no orchestrators.
     Conflict
         Another server listens at ``unix_socket``.
     """
     mail_server = None if smtp is None else read_smtp(smtp)
     context = None if tls is None else tls.context()
     proxies = TrustedProxies(trusted_proxies)
+    is_local = unix_socket is not None or _is_loopback(host)
+    guarded = _is_guarded(guarded, host, cors_origins, is_local=is_local, has_provider=oidc is not None)
     tune_interpreter()
     own = [] if listeners else _own_socket(host, port, unix_socket)
     database = open_database(url, in_microseconds(settings), synchronous=synchronous, migrate=migrate)
     service = Service(database, store=store_for(url, files))
     for plugin in plugins:
         plugin(service)
-    is_local = unix_socket is not None or _is_loopback(host)
-    guarded = _is_guarded(guarded, host, is_local=is_local, has_provider=oidc is not None)
     application = Application(
         service,
         cors_origins=cors_origins,
@@ -228,9 +228,21 @@ def serve(
             unix_socket.unlink(missing_ok=True)
 
 
-def _is_guarded(wanted: bool | None, host: str, *, is_local: bool, has_provider: bool) -> bool:
-    """Return whether callers need a token, and warn if strangers do not."""
+def _is_guarded(wanted: bool | None, host: str, origins: Sequence[str], *, is_local: bool, has_provider: bool) -> bool:
+    """Return whether callers need a token, and warn if strangers do not.
+
+    Raises
+    ------
+    InvalidRequest
+        They need one, although pages of all origins may call.
+
+    Spec: ojs-http-binding 20.3
+    """
     guarded = not is_local or has_provider if wanted is None else wanted
+    if guarded and "*" in origins:
+        raise InvalidRequest(
+            "A server that requires tokens does not let pages of all origins call it (--cors *). Name the origins."
+        )
     if not guarded and not is_local:
         log.warning("authentication is off (--auth): any client that reaches %s has full access", host)
     return guarded
