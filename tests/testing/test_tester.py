@@ -347,8 +347,9 @@ def test_a_workflow_that_was_due_before_runs_to_its_end(jobs: JobTester) -> None
     assert (run.state, done) == ("completed", ["ada", "grace"])
 
 
-def test_cron_jobs_do_not_stop_the_clock_of_a_workflow_that_waits() -> None:
-    local = App("sqlite:///unused.db")
+@pytest.mark.parametrize("tenant", [None, "acme"])
+def test_cron_jobs_do_not_stop_the_clock_of_a_workflow_that_waits(tenant: str | None) -> None:
+    local = App("sqlite:///unused.db", tenant=tenant)
 
     @local.cron("@every 5s")
     @local.job("tick")
@@ -541,8 +542,9 @@ def test_handlers_with_a_process_run_in_threads_on_the_same_database() -> None:
     assert done == ["inner"]
 
 
-def test_each_occurrence_of_a_cron_job_fires_without_a_drain_before() -> None:
-    local = App("sqlite:///unused.db")
+@pytest.mark.parametrize("tenant", [None, "acme"])
+def test_each_occurrence_of_a_cron_job_fires_without_a_drain_before(tenant: str | None) -> None:
+    local = App("sqlite:///unused.db", tenant=tenant)
 
     @local.cron("@hourly", overlap_policy="allow")
     @local.job("hourly")

@@ -172,7 +172,7 @@ class JobTester(InMemory):
         """
         if (microseconds := round(to_seconds(by) * 1e6)) < 0:
             raise ValueError("Time does not run backwards.")
-        await register(self.service, self.app)
+        await register(self._scoped, self.app)
         end = self._clock() + microseconds
         while (due := await self._run_due()) is not None and due <= end:
             self._clock.move_to(due)
@@ -374,7 +374,7 @@ class JobTester(InMemory):
     @asynccontextmanager
     async def _without_crons(self) -> AsyncIterator[None]:
         """Let no cron job fire within the block: the clock would stop at each of its occurrences, without an end."""
-        await register(self.service, self.app)  # otherwise the first worker would do so
+        await register(self._scoped, self.app)  # otherwise the first worker would do so
         schedules = self.service.schedules
         enabled = {cron.name for cron in await schedules.all() if cron.enabled}
         for name in enabled:
