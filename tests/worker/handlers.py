@@ -268,5 +268,5 @@ def process_logs(text: str) -> int:
 
     from ojster.handlers.kept_logs import _Collector
 
-    logging.getLogger("shop").warning(text)
+    logging.getLogger("shop").info(text)
     return sum(isinstance(handler, _Collector) for handler in logging.getLogger().handlers)

@@ -230,7 +230,7 @@ async def test_child_processes_send_their_lines_while_they_run(app: App) -> None
     await reports.finish()
     assert await pool.run(handlers.app.handlers["process.logs"], ["order 8"]) == 0
     await pool.close()
-    assert [(line.level, line.message) for line in lines] == [("warning", "order 7")]
+    assert [(line.level, line.message) for line in lines] == [("info", "order 7")]
 
 
 async def test_workers_of_a_server_send_lines_over_http(service: Service) -> None:

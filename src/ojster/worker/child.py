@@ -1,8 +1,9 @@
 """Child process of a worker: imports the application, runs the requested handlers, and returns their results.
 
-Started as ``python -m ojster.worker.child SOCKET LIFELINE`` with two file descriptors: a connected socket, at whose end
-it exits, and a pipe to which only the worker has the other end. When the worker dies, however it dies, a guardian kills
-the child with everything that its handlers have started, so that no job goes on that another worker may get.
+Started as ``python -m ojster.worker.child SOCKET LIFELINE LEVEL`` with two file descriptors: a connected socket, at
+whose end it exits, and a pipe to which only the worker has the other end. When the worker dies, however it dies, a
+guardian kills the child with everything that its handlers have started, so that no job goes on that another worker may
+get. LEVEL is the level of the worker's root logger: otherwise ``keep_logs`` would keep no line below ``warning``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import contextvars
 import copy
 import importlib
+import logging
 import os
 import signal
 import socket
@@ -42,8 +44,9 @@ T = TypeVar("T")
 
 
 def main() -> None:
-    """Serve the socket, and die with the worker, whose file descriptors are the two arguments."""
+    """Serve the socket, and die with the worker, whose file descriptors are the first two arguments."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker decides when its children end
+    logging.getLogger().setLevel(int(sys.argv[3]))  # before the application sets up logging, if it does
     connection = socket.socket(fileno=int(sys.argv[1]))
     _fork_guardian(int(sys.argv[2]), connection)
     stream = connection.makefile("rb")

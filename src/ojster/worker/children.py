@@ -297,6 +297,7 @@ class ChildPool:
                 "ojster.worker.child",
                 str(theirs.fileno()),
                 str(lifeline),
+                str(logging.getLogger().level),
                 pass_fds=(theirs.fileno(), lifeline),
                 env=without_urls(os.environ),  # what handlers start must not learn the password of the database
                 start_new_session=True,
