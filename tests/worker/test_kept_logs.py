@@ -205,6 +205,17 @@ async def test_a_level_that_the_root_logger_stops_is_warned_of(caplog: pytest.Lo
     )
 
 
+@pytest.mark.parametrize("others", [[], [logging.NullHandler()]])
+def test_warnings_that_nothing_else_handles_stay_on_standard_error(
+    others: list[logging.Handler], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", others)
+    with kept_logs.collecting("info", lambda _: None):
+        shop.info("order 7")
+        shop.warning("no price")
+    assert capsys.readouterr().err == ("" if others else "no price\n")
+
+
 async def test_lines_after_the_end_are_dropped() -> None:
     async def refuse(_: NewLines) -> int:
         raise AssertionError

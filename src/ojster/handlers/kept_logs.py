@@ -83,6 +83,9 @@ class _Collector(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Hand over a record."""
+        last = logging.lastResort
+        if last is not None and record.levelno >= last.level and self._is_alone(record.name):
+            last.handle(record)  # ``logging`` does so only for records that no handler gets
         keeper = _keeper.get()
         if keeper is None or record.levelno < keeper[0]:
             return
@@ -94,6 +97,15 @@ class _Collector(logging.Handler):
             self.handleError(record)
             return
         keeper[1](line)
+
+    def _is_alone(self, name: str) -> bool:
+        """Tell whether no other handler gets the records of a logger."""
+        logger: logging.Logger | None = logging.getLogger(name)
+        while logger is not None:
+            if any(handler is not self for handler in logger.handlers):
+                return False
+            logger = logger.parent
+        return True
 
     def _text(self, record: logging.LogRecord) -> str:
         if isinstance(record.msg, dict) and "event" in record.msg:  # structlog's, which its own formatters would join
