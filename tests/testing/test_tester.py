@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -521,6 +521,28 @@ def test_an_application_that_others_include_is_tested_with_the_whole() -> None:
         jobs.assert_enqueued(greet, "ada")
         jobs.drain()
     assert done == ["ada"]
+
+
+def test_handlers_with_a_process_find_no_context_as_in_a_child_process() -> None:
+    with App("sqlite:///unused.db") as local:
+
+        @local.execution_middleware.append
+        async def around(context: JobContext, call_next: Callable[[], Awaitable[Any]]) -> Any:
+            try:
+                return await call_next()
+            finally:
+                assert current_job() is context
+
+        @local.job("apart", process=True)
+        def apart() -> None:
+            with pytest.raises(LookupError, match="process=True"):
+                current_job()
+            done.append("apart")
+
+        with JobTester(local) as jobs:
+            apart.enqueue()
+            jobs.drain()
+    assert done == ["apart"]
 
 
 def test_handlers_with_a_process_run_in_threads_on_the_same_database() -> None:

@@ -458,7 +458,7 @@ class JobContext:
                 await self.kept_log.finish()
 
 
-_current: ContextVar[JobContext] = ContextVar("ojster_job")
+_current: ContextVar[JobContext | None] = ContextVar("ojster_job")
 
 
 def current_job() -> JobContext:
@@ -472,7 +472,7 @@ def current_job() -> JobContext:
     Raises
     ------
     LookupError
-        The calling code does not run in a job.
+        The calling code does not run in a job, or in a child process.
 
     Examples
     --------
@@ -491,10 +491,10 @@ def current_job() -> JobContext:
     attempt 1
     """
     if (context := _current.get(None)) is None:
-        raise LookupError("This code does not run in a job. Call current_job() only in handlers and code they call.")
+        raise LookupError("This code does not run in a job, or has process=True. Call current_job() in other handlers.")
     return context
 
 
-def enter_job(context: JobContext) -> None:
-    """Set the context that ``current_job`` returns. The worker calls it."""
+def enter_job(context: JobContext | None) -> None:
+    """Set the context that ``current_job`` returns; ``None``: it finds no job. The worker calls it."""
     _current.set(context)

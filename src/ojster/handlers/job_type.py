@@ -105,7 +105,10 @@ class JobType(SaysOtherNames, Generic[P, R]):
         self.takes_context = self._arguments.takes_context
         self.types = HandlerTypes(type, function, self.signature, int(self.takes_context))
         if process and (self.is_async or self.takes_context):
-            raise TypeError(f"{type}: a handler with process=True must be a plain function without a JobContext.")
+            raise TypeError(
+                f"{type}: a handler with process=True must be a plain function without a JobContext. A dependency can "
+                "read its job: see Depends."
+            )
         self._set_options(options)
 
     def __repr__(self) -> str:

@@ -325,6 +325,15 @@ class Executor:
         if handler.process and self._children is not None:
             wants_job = handler.needs is not None or bool(self._app.thread_middleware)
             return await self._children.run(handler, args, context.job if wants_job else None, context.kept_log)
+        if handler.process:
+            enter_job(None)  # a child process, which it would have, has no context
+            try:
+                return await self._invoke_here(handler, args, context)
+            finally:
+                enter_job(context)
+        return await self._invoke_here(handler, args, context)
+
+    async def _invoke_here(self, handler: JobType[Any, Any], args: list[Any], context: JobContext) -> Any:
         values, named = handler.types.convert(args)
         if handler.takes_context:
             values = (context, *values)
