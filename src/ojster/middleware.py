@@ -9,8 +9,8 @@ from typing import Any
 from ojster.core.declared_options import PositiveSeconds, checks_options
 from ojster.handlers.context import JobContext
 from ojster.handlers.middleware import ExecutionMiddleware, ThreadMiddleware
-from ojster.handlers.outcomes import HandlerOutcome, Released
-from ojster.jobs.retry import HANDLER_CODES
+from ojster.handlers.outcomes import Released
+from ojster.worker.failures import failure_of, may_be_retried
 
 __all__ = ["ExecutionMiddleware", "ThreadMiddleware", "sentry_errors", "structlog_context", "timeouts"]
 
@@ -96,7 +96,9 @@ def sentry_errors(*, only_final: bool = False) -> ExecutionMiddleware:
         with sentry_sdk.isolation_scope() as scope:
             scope.set_tag("ojster.job_type", job.type)
             scope.set_tag("ojster.queue", job.queue)
-            scope.set_context("ojster", {"job_id": job.id, "attempt": job.attempt, "max_attempts": job.max_attempts})
+            scope.set_context(
+                "ojster", {"job_id": job.id, "attempt": job.attempt, "max_attempts": context.max_attempts}
+            )
             transaction = sentry_sdk.start_transaction(op="queue.process", name=job.type, source=TransactionSource.TASK)
             with transaction:
                 try:
@@ -105,10 +107,7 @@ def sentry_errors(*, only_final: bool = False) -> ExecutionMiddleware:
                     raise
                 except Exception as error:
                     transaction.set_status("internal_error")
-                    final = context.is_last_attempt or (
-                        isinstance(error, HandlerOutcome) and error.code in HANDLER_CODES
-                    )
-                    if final or not only_final:
+                    if not only_final or not may_be_retried(job, failure_of(error, job)):
                         sentry_sdk.capture_exception(error)
                     raise
 

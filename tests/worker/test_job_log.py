@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from ojster import App, Flow, Retry, Snooze, Worker
+from ojster import App, Flow, JobContext, Retry, Snooze, Worker
 from ojster.cli.logs import JsonFormatter
+from ojster.reactions import retry_after
+from ojster.testing import JobTester
 from ojster.worker.job_log import escaped
 from ojster.worker.registration import named_queues
 
@@ -60,6 +62,24 @@ async def test_a_failure_that_may_be_retried_is_a_warning(caplog: pytest.LogCapt
     (record,) = records(caplog)
     assert record.levelname == "WARNING"
     assert "attempt 1 of 2, and may be tried again: OSError: the network is down" in record.getMessage()
+
+
+async def test_the_attempts_that_a_reaction_adds_count(caplog: pytest.LogCaptureFixture) -> None:
+    app = App("sqlite:///:memory:")
+    seen = []
+
+    @app.job("flaky", retry=2, reactions={"on_failure": [retry_after("1d")]})
+    async def flaky(context: JobContext) -> None:
+        seen.append((context.attempt, context.max_attempts, context.is_last_attempt))
+        raise OSError
+
+    async with JobTester(app) as jobs:
+        await flaky.aenqueue()
+        await jobs.adrain(check=False)
+    assert seen == [(1, 3, False), (2, 3, False), (3, 3, True)]
+    said = [(record.levelname, record.getMessage()) for record in records(caplog)]
+    assert [level for level, _ in said] == ["WARNING", "WARNING", "ERROR"]
+    assert ["attempt 2 of 3, and may be" in said[1][1], "attempt 3 of 3:" in said[2][1]] == [True, True]
 
 
 async def test_starts_and_successes_are_logged_as_well(caplog: pytest.LogCaptureFixture) -> None:

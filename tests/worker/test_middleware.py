@@ -13,6 +13,7 @@ import structlog
 from ojster import App, Discard, Retry, Snooze, Worker
 from ojster.handlers.outcomes import JobFailed
 from ojster.middleware import sentry_errors, structlog_context, timeouts
+from ojster.reactions import retry_after
 from ojster.testing import JobTester
 
 pytestmark = pytest.mark.anyio
@@ -77,7 +78,10 @@ async def test_what_a_handler_logs_with_structlog_says_in_which_job(app: App) ->
 
 @pytest.mark.parametrize(
     ("only_final", "told"),
-    [(False, ["failing 1", "failing 2", "discarded 1"]), (True, ["failing 2", "discarded 1"])],
+    [
+        (False, ["failing 1", "failing 2", "failing 3", "discarded 1", "hopeless 1"]),
+        (True, ["failing 3", "discarded 1", "hopeless 1"]),
+    ],
 )
 async def test_sentry_gets_what_handlers_raise_with_their_job(app: App, only_final: bool, told: list[str]) -> None:
     events: list[dict[str, Any]] = []
@@ -89,9 +93,13 @@ async def test_sentry_gets_what_handlers_raise_with_their_job(app: App, only_fin
     sentry_sdk.init("http://key@127.0.0.1:9/1", before_send=keep, default_integrations=False)
     app.execution_middleware.append(sentry_errors(only_final=only_final))
 
-    @app.job("failing", retry=Retry(max_attempts=2), queue="mail")
+    @app.job("failing", retry=2, queue="mail", reactions={"on_failure": [retry_after("1d")]})
     def failing() -> None:
         raise ValueError("no")
+
+    @app.job("hopeless", retry=Retry(max_attempts=2, give_up_on=[OSError]))
+    def hopeless() -> None:
+        raise ConnectionError
 
     @app.job("discarded")
     async def discarded() -> None:
@@ -105,7 +113,7 @@ async def test_sentry_gets_what_handlers_raise_with_their_job(app: App, only_fin
 
     try:
         async with JobTester(app) as jobs:
-            for handler in (failing, discarded, snoozing):
+            for handler in (failing, discarded, hopeless, snoozing):
                 await handler.aenqueue()
             await jobs.adrain(check=False, scheduled=True)
     finally:

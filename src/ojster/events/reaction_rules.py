@@ -17,6 +17,7 @@ from ojster.collections.items import INTERNAL, check_collection_name, check_item
 from ojster.core.access import Operation
 from ojster.core.durations import DAY, HOUR, MINUTE, WEEK
 from ojster.core.errors import InvalidRequest
+from ojster.core.job import Job
 from ojster.core.job_flags import BITS, COLLECTS_BIT, REACTIONS, SKIPS, JobEvent
 from ojster.core.short_cache import cache_short
 from ojster.events.channel import Notify
@@ -157,6 +158,12 @@ def delays_of(retry: RetryWithDelays) -> list[int]:
     if not matches or None in matches:
         raise InvalidRequest("'delays' must be like ['30m', '12h', '1d', '2w'].", field=f"{REACTIONS}.on_failure")
     return [int(match[1]) * _UNITS[match[2]] for match in matches if match is not None]
+
+
+def most_attempts(job: Job) -> int:
+    """Return the maximum number of attempts of a job, with those that ``retry-with-delays`` adds."""
+    later = (it for it in reactions_of(job.envelope).get("on_failure", ()) if isinstance(it, RetryWithDelays))
+    return max(1, job.max_attempts) + sum(len(retry.delays) for retry in later)
 
 
 def bits_of(reactions: Mapping[JobEvent, Sequence[Any]]) -> int:

@@ -18,6 +18,7 @@ from ojster.core.errors import Unsupported
 from ojster.core.job import Job, membership_of
 from ojster.core.property_values import Changes
 from ojster.core.values import to_json
+from ojster.events.reaction_rules import most_attempts
 from ojster.files.file import JSON, may_refer
 from ojster.handlers.agent import AgentTask
 from ojster.handlers.codec import Codecs
@@ -145,8 +146,8 @@ class JobContext:
 
     @property
     def max_attempts(self) -> int:
-        """The maximum number of attempts."""
-        return self.job.max_attempts
+        """The maximum number of attempts, with those that the reaction ``retry_after`` adds."""
+        return most_attempts(self.job)
 
     @property
     def is_last_attempt(self) -> bool:
@@ -476,19 +477,13 @@ def current_job() -> JobContext:
 
     Examples
     --------
-    >>> import asyncio
-    >>> from ojster import App, Worker, current_job
-    >>> app = App("sqlite:///:memory:")
-    >>> @app.job("report.build")
-    ... def build() -> str:
-    ...     return f"attempt {current_job().attempt}"
-    >>> async def main() -> None:
-    ...     handle = await build.aenqueue()
-    ...     await Worker(app).run(until_empty=True)
-    ...     print(await handle.aresult())
-    ...     await app.aclose()
-    >>> asyncio.run(main())
-    attempt 1
+    >>> from ojster import App, current_job
+    >>> with App(eager=True) as app:
+    ...     @app.job("report.build")
+    ...     def build() -> str:
+    ...         return f"attempt {current_job().attempt}"
+    ...     build.enqueue().result()
+    'attempt 1'
     """
     if (context := _current.get(None)) is None:
         raise LookupError("This code does not run in a job, or has process=True. Call current_job() in other handlers.")

@@ -12,6 +12,7 @@ import msgspec
 
 from ojster.core.job import Job
 from ojster.core.values import to_duration
+from ojster.events.reaction_rules import most_attempts
 from ojster.handlers import middleware, raised
 from ojster.handlers.arguments import InvalidArguments
 from ojster.handlers.error_types import class_name, error_type
@@ -19,6 +20,7 @@ from ojster.handlers.outcomes import HandlerOutcome, RateLimited
 from ojster.handlers.raised import message_of, original
 from ojster.jobs.failure import Failure, clean
 from ojster.jobs.job_json import retry_policy
+from ojster.jobs.retry import HANDLER_CODES
 from ojster.sandbox.sandbox import CodeFailed
 from ojster.worker.children import ChildCrashed
 
@@ -59,6 +61,15 @@ def described(error: BaseException) -> Failure:
         code=error.code if isinstance(error, HandlerOutcome) else "handler_error",
         retryable=_retryable(error),
         backtrace=tuple(clean(line) for line in lines),
+    )
+
+
+def may_be_retried(job: Job, failure: Failure) -> bool:
+    """Return whether another attempt may follow; the server decides it, which knows the whole retry policy."""
+    return (
+        failure.retryable is not False
+        and failure.code not in HANDLER_CODES
+        and job.counted_attempts < most_attempts(job)
     )
 
 

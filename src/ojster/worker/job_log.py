@@ -10,10 +10,11 @@ import logging
 from typing import Any
 
 from ojster.core.job import Job
+from ojster.events.reaction_rules import most_attempts
 from ojster.jobs.failure import Failure
 from ojster.jobs.messages import Acknowledgement, FailureReport, Release
-from ojster.jobs.retry import HANDLER_CODES
 from ojster.worker.execution import Ending
+from ojster.worker.failures import may_be_retried
 
 log = logging.getLogger("ojster.jobs")
 
@@ -28,7 +29,7 @@ def ends(job: Job, ending: Ending | None, seconds: float, *, was_stopped: bool) 
     """Say how an attempt has ended; ``None``: the worker has stopped it, or it is a flow that waits."""
     match ending:
         case FailureReport():
-            is_last = not _may_be_retried(job, ending.failure)
+            is_last = not may_be_retried(job, ending.failure)
             log.log(
                 logging.ERROR if is_last else logging.WARNING,
                 "%s failed after %s, %s%s: %s: %s%s",
@@ -49,19 +50,12 @@ def _say(job: Job, what: str, seconds: float) -> None:
         log.info("%s %s %s", _named(job), what, _shown(seconds), extra=_members(job, seconds))
 
 
-def _may_be_retried(job: Job, failure: Failure) -> bool:
-    """Return whether another attempt may follow; the server decides it, which knows the whole retry policy."""
-    return (
-        failure.retryable is not False and failure.code not in HANDLER_CODES and job.counted_attempts < job.max_attempts
-    )
-
-
 def _named(job: Job) -> str:
     return f"job {job.id} {escaped(job.type)}"
 
 
 def _attempt_of(job: Job) -> str:
-    return f"attempt {job.attempt} of {job.max_attempts + job.losses}"
+    return f"attempt {job.attempt} of {most_attempts(job) + job.losses}"
 
 
 def _shown(seconds: float) -> str:
