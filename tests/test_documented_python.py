@@ -68,6 +68,15 @@ def test_the_site_has_each_page_and_each_public_name() -> None:
     assert sorted(named) == sorted(set(ojster.__all__) - {"__version__"})
 
 
+def test_the_calls_of_clients_in_sentences_exist() -> None:
+    sentences = " ".join(page.read_text() for page in DOCS.glob("*.md"))
+    calls = set(re.findall(r"`[^`\n]*client(?:\(\))?\.([a-z_]+)(?:\.(\w+))?\(", sentences))
+    assert ("tasks", "runs") in calls
+    with ojster.App("sqlite:///:memory:") as app:
+        missing = [call for call in calls if not hasattr(getattr(app.client(), call[0], None), call[1] or "__call__")]
+    assert missing == []
+
+
 @pytest.mark.parametrize("index", ["README.md", "llms.txt"])
 def test_an_index_names_each_page_and_only_what_exists(index: str) -> None:
     root = DOCS.parent
