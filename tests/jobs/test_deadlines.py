@@ -73,6 +73,7 @@ async def test_expires_at_holds_beside_a_limit_of_the_wait(bench: Bench) -> None
     await bench.run_due(50)
     found = await bench.find(job)
     assert (found.state, last_error(found)["type"]) == ("discarded", "expired")
+    assert last_error(found)["message"] == "No attempt may start after the job's 'expires_at'."  # one has started
 
 
 @pytest.mark.parametrize(

@@ -312,7 +312,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     delay, scheduled_at:
         Delay before the job may start, in seconds or as a ``timedelta``; or a datetime with a time zone.
     expires_in, expires_at:
-        When the job no longer starts, in seconds from now or as a ``timedelta``; or a datetime with a time zone.
+        When no attempt starts any more, in seconds from now or as a ``timedelta``; or a datetime with a time zone.
     tags:
         Labels by which jobs can be found.
     pending:

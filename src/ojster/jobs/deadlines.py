@@ -123,7 +123,7 @@ _FAILURES: Final = {
 
 
 def expiry_failure(tx: Transaction, job: Job) -> Failure:
-    """Return the failure of a job that was not started, or not completed, before it expired.
+    """Return the failure of a job that was not started, started again or completed before it expired.
 
     The earliest of its limits is the reason. The time since ``created_at`` does not tell which: the limits count from
     the request, and the job is created a little later.
@@ -138,7 +138,7 @@ def expiry_failure(tx: Transaction, job: Job) -> Failure:
     if known and (own is None or job.expires_at is None or own > job.expires_at):
         limit, kind = min(known, key=itemgetter(0))
         return timeout_failure(kind, limit, max(tx.now - job.created_at, limit))
-    return Failure("expired", "The job did not start before its 'expires_at'.", code="expired", retryable=False)
+    return Failure("expired", "No attempt may start after the job's 'expires_at'.", code="expired", retryable=False)
 
 
 def _shown(micros: int) -> int | float:
