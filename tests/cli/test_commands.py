@@ -411,6 +411,21 @@ def test_cron_jobs_that_an_application_no_longer_declares_are_removed(ojster: Oj
     assert "declares all" in ojster("cron", "prune", "wares:app", "--yes")
 
 
+def test_cron_jobs_are_removed_where_the_application_has_its_jobs(ojster: Ojster) -> None:
+    (ojster.folder / "elsewhere.py").write_text(
+        "from ojster import App\n"
+        "app = App('sqlite:///elsewhere.db')\n"
+        "@app.job('report.build')\n"
+        "def build() -> None: ...\n"
+    )
+    ojster("cron", "add", "old", "@daily", "report.build")
+    assert "names sqlite:///elsewhere.db" in ojster("cron", "prune", "elsewhere:app", "--yes", expect=1)
+    ojster("cron", "add", "there", "@daily", "report.build", "--url", "sqlite:///elsewhere.db")
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(ojster.folder)}
+    assert "there is removed" in ojster.run(("cron", "prune", "elsewhere:app", "--yes"), environment)[1]
+    assert "old would be removed" in ojster("cron", "prune", "elsewhere:app", "--dry-run", "--url", ojster.url)
+
+
 def test_a_tenants_cron_jobs_are_removed_by_its_application_alone(ojster: Ojster) -> None:
     (ojster.folder / "shops.py").write_text(
         "from ojster import App\n"

@@ -149,6 +149,7 @@ SHOP: Final = """
 from ojster import App, Gzip, Orchestrator
 app = App("sqlite:///shop.db", codecs=[Gzip()])
 other = App("sqlite:///other.db")
+anywhere = App()
 
 @app.job("mail", queue="mail")
 def mail(to: str) -> None: ...
@@ -197,6 +198,7 @@ _NO_NAME: Final = {"name": None}
 
 OPTION_BASES: Final[dict[str, dict[str, Any]]] = {
     **{f"queues set {parameter}": {"max_size": "9"} for parameter in ("name", "url")},
+    "cron prune url": {"app": "shop:anywhere"},
     "cron add flow_args": {"type": None, "flow": "f"},
     "cron add params": {"type": None, "definition": "d"},
     "cron add target": {"type": None, "definition": "d"},
@@ -238,7 +240,7 @@ VALUES: Final[dict[str, Any]] = {
     **{f"{command} include": "more" for command in ("run", "dev", "worker", "flows check", "cron prune")},
     **{f"{command} database": (DATABASE, f"{DATABASE}2") for command in ("run", "dev", "serve", "bench", "migrate")},
     **{f"queues {command} {rate}": "5/PT1S" for command in ("create", "set") for rate in ("rate_limit", "throttle")},
-    "worker url": DATABASE,
+    **{f"{command} url": DATABASE for command in ("worker", "cron prune")},
     "worker queues": "a=2,b",
     "worker capabilities": '{"memory_gb": 8}',
     "worker tenant": "acme",

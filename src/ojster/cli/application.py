@@ -8,6 +8,7 @@ from typing import Any
 import click
 import msgspec
 
+from ojster.api.app import App
 from ojster.api.loading import load_app
 from ojster.cli.declared import Command
 from ojster.cli.option_rules import used_options
@@ -26,6 +27,28 @@ def refuse_eager(app: HandlerRegister) -> None:
         )
 
 
+def database_of(app: App, url: str) -> str:
+    """Return the database or server of a command that loads an application: the application's, unless it names one.
+
+    Parameters
+    ----------
+    url:
+        The value of ``--url``.
+
+    Raises
+    ------
+    UsageError
+        The application is eager.
+    InvalidRequest
+        The application and ``$OJSTER_DATABASE_URL`` name different ones.
+    """
+    refuse_eager(app)
+    if used_options("url"):
+        app.choose_url(url)
+    app.check_url()
+    return app.url
+
+
 def with_codecs(command: Command) -> Command:
     """Add the option ``--app``, and pass the codecs of the application as the argument ``codecs``."""
 
@@ -39,10 +62,7 @@ def with_codecs(command: Command) -> Command:
     def read(*args: Any, app: str | None, url: str, **more: Any) -> Any:
         loaded = None if app is None else load_app(app)
         if loaded is not None:
-            refuse_eager(loaded)
-            if not used_options("url"):
-                loaded.check_url()
-                url = loaded.url
+            url = database_of(loaded, url)
             ask_as(loaded.tenant)
         return command(*args, url=url, codecs=Codecs(()) if loaded is None else loaded.codecs, **more)
 

@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from ojster.api.loading import load_app
-from ojster.cli.application import encoded_request, with_codecs
+from ojster.cli.application import database_of, encoded_request, with_codecs
 from ojster.cli.commands.jobs import _argument
 from ojster.cli.declared import PointInTime, option_of
 from ojster.cli.options import ask, confirm, done, examples, json_array, moment_at, parameters, with_json, with_url
@@ -306,6 +306,7 @@ def prune_crons(app: str, include: tuple[str, ...], dry_run: bool, yes: bool, ur
     that start steps or definitions belong to no application: see `ojster cron remove`.
     """
     loaded = load_app(app, include)
+    url = database_of(loaded, url)
     tenant = shown_tenant(loaded.tenant or NOBODY)  # cron jobs of others have the same names, and start the same jobs
     leftovers = ask(url, lambda client: leftover_crons(client, loaded), tenant=tenant)
     if not leftovers:
