@@ -35,8 +35,10 @@ async def serving(service: Service, *, port: int = 0, **more: Any) -> AsyncItera
         proxy_headers=False,
     )
     async with _running(config) as made:
-        yield made
-        await application.drain()
+        try:
+            yield made
+        finally:  # also if the test has failed: the server waits for all connections
+            await application.drain()
 
 
 @asynccontextmanager
