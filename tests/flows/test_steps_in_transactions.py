@@ -27,6 +27,7 @@ from ojster.core.settings import ServiceSettings
 from ojster.handlers import flow_errors
 from ojster.jobs.claim_policy import Claim
 from ojster.service import Service
+from ojster.storage.postgres.url import parse_postgres_url
 from ojster.storage.sqlite.database import SqliteDatabase
 from ojster.storage.sqlite.step_connection import MAX_STATEMENTS, StepConnection, tables_of_jobs
 from tests import forked
@@ -399,11 +400,20 @@ async def test_a_step_is_called_again_when_its_transaction_collides_with_others(
         assert (len(calls), rows()) == (3, [("own",)])
 
 
-def end_transactions() -> None:
-    """End all connections that are in a transaction, as a server does that shuts down."""
-    ends = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE state = 'idle in transaction'"
+def end_transactions(url: str) -> None:
+    """End all connections in a transaction that has read a database, as a server does that shuts down."""
+    ends = """
+        SELECT pg_terminate_backend(pid, 5000)
+        FROM pg_stat_activity
+        WHERE state = 'idle in transaction' AND pid IN (
+            SELECT l.pid
+            FROM pg_locks AS l
+            JOIN pg_class AS c ON c.oid = l.relation
+            WHERE c.relnamespace = to_regnamespace(%s)
+        )
+    """
     with psycopg.connect(**parts(), autocommit=True) as other:  # type: ignore[arg-type]
-        other.execute(ends)
+        assert other.execute(ends, (parse_postgres_url(url).schema,)).fetchall()
 
 
 @pytest.mark.parametrize("when", ["the function runs", "the function has returned"])
@@ -419,7 +429,7 @@ async def test_a_lost_connection_lets_the_flow_go_on_where_it_was(
     def lose(now: str) -> None:
         if now == when and not lost:
             lost.append(now)
-            end_transactions()
+            end_transactions(postgres_url)
 
     def write(connection: Any) -> str:
         lose("the function runs")
