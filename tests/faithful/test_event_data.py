@@ -122,13 +122,18 @@ async def happen(bench: Bench, http: Http) -> None:
     await service.fleet.leave("w")
 
 
-async def test_events_have_the_data_that_the_specification_requires(bench: Bench, http: Http) -> None:
-    await happen(bench, http)
+async def check_all(bench: Bench, required: dict[str, dict[str, Any]]) -> None:
+    """Check that events of all types in a table happened, and that each has its data."""
     page = await bench.service.events.select(EventFilter(limit=1_000))
     seen = {event["type"] for event in page.events}
-    assert REQUIRED.keys() <= seen, f"these did not happen: {REQUIRED.keys() - seen}"
+    assert required.keys() <= seen, f"these did not happen: {required.keys() - seen}"
     for event in page.events:
-        check(event["data"], REQUIRED.get(event["type"], {}), event["type"])
+        check(event["data"], required.get(event["type"], {}), event["type"])
+
+
+async def test_events_have_the_data_that_the_specification_requires(bench: Bench, http: Http) -> None:
+    await happen(bench, http)
+    await check_all(bench, REQUIRED)
 
 
 async def happen_in_extensions(bench: Bench, http: Http) -> None:
@@ -171,11 +176,7 @@ async def happen_in_extensions(bench: Bench, http: Http) -> None:
 
 async def test_events_of_extensions_have_the_data_that_their_documents_require(bench: Bench, http: Http) -> None:
     await happen_in_extensions(bench, http)
-    page = await bench.service.events.select(EventFilter(limit=1_000))
-    seen = {event["type"] for event in page.events}
-    assert REQUIRED_BY_EXTENSIONS.keys() <= seen, f"these did not happen: {REQUIRED_BY_EXTENSIONS.keys() - seen}"
-    for event in page.events:
-        check(event["data"], REQUIRED_BY_EXTENSIONS.get(event["type"], {}), event["type"])
+    await check_all(bench, REQUIRED_BY_EXTENSIONS)
 
 
 async def test_a_name_that_was_not_given_is_empty_in_events(bench: Bench, http: Http) -> None:
