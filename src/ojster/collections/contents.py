@@ -362,6 +362,8 @@ def copy_items(tx: Transaction, source: str, target: str, by: str) -> None:
 
 def empty(tx: Transaction, keys: Sequence[str]) -> None:
     """Remove all items of collections, and keep them in the history; results of a flow's local steps stay."""
+    if not keys:
+        return
     rows = tx.execute(
         f"""
         UPDATE collection_items

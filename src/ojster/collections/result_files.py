@@ -40,6 +40,8 @@ def keep_result(tx: Transaction, job: Job, ack: Acknowledgement) -> bytes | None
 
 def let_go(tx: Transaction, jobs: Sequence[int]) -> None:
     """Delete what keeps the files of results that are deleted; ``jobs``: the ``seq`` of their jobs."""
+    if not jobs:
+        return
     rows = tx.execute(
         f"""
         DELETE FROM collection_items

@@ -15,6 +15,8 @@ def withdraw_items(tx: Transaction, workflow: int, jobs: Sequence[str]) -> None:
     The names that steps had promised are promised again. A name with references is not: its item shows it when the
     step succeeds.
     """
+    if not jobs:
+        return
     key = key_of_workflow(workflow)
     removed = tx.execute(
         f"""
