@@ -18,6 +18,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Origin, Subprotocol
 
+from ojster.core.errors import BackendUnavailable
 from ojster.core.json_objects import read_members
 from ojster.jobs.claim_policy import Claim
 from ojster.jobs.messages import Acknowledgement, Progress, Release
@@ -557,11 +558,36 @@ async def test_a_tenants_connection_tells_only_of_its_own(server: str, bench: Be
 
 async def test_a_connection_is_closed_when_the_server_stops(service: Service) -> None:
     async with serving(service) as (_, port):
-        socket = await socket_to(f"http://127.0.0.1:{port}")
+        socket, idle = [await socket_to(f"http://127.0.0.1:{port}") for _ in range(2)]
         await say(socket, action="subscribe", channel="all")
-    assert (await hear(socket))["event"] == "server.shutdown"
+        service.drain()
+        late = await socket_to(f"http://127.0.0.1:{port}")
+        for each in (socket, idle, late):
+            assert (await hear(each))["event"] == "server.shutdown"
+            with pytest.raises(ConnectionClosed):
+                await hear(each)
+            assert each.close_code == 1001
+
+
+async def test_a_connection_is_closed_if_its_events_cannot_be_read(
+    server: str, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    socket = await socket_to(server)
+    await say(socket, action="subscribe", channel="all")
+    read_on = bench.service.events.read_on
+    await bench.push()
+    await hear(socket)
+
+    async def fail_behind(after: int) -> Any:
+        if after == 0:
+            raise BackendUnavailable("the disk is gone")
+        return await read_on(after)
+
+    monkeypatch.setattr(bench.service.events, "read_on", fail_behind)
+    await say(socket, action="resume", last_event_id="evt_0")
     with pytest.raises(ConnectionClosed):
         await hear(socket)
+    assert socket.close_code == 1013
 
 
 def test_a_channel_has_what_it_names() -> None:

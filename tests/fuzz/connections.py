@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 import httptools
 import uvicorn
 from starlette.types import Receive, Scope, Send
-from starlette.websockets import WebSocketDisconnect
+from starlette.websockets import WebSocketDisconnect, WebSocketState
 from uvicorn.server import ServerState
 
 from ojster.capabilities import all_extensions
@@ -215,6 +215,7 @@ class _Socket:
 
     def __init__(self, messages: list[bytes]) -> None:
         self.scope = {"subprotocols": ["ojs.v1"]}
+        self.application_state = WebSocketState.CONNECTED
         self.sent: list[str] = []
         self._messages = messages[::-1]
 
@@ -245,5 +246,8 @@ def feed_socket(data: bytes) -> None:
 
 async def _serve(socket: _Socket) -> None:
     service = _service()
+    request = HttpRequest(
+        service, 0, [], b"", {}, cast("Any", socket).receive, Services(WebhookSender(), Feed(service))
+    )
     with contextlib.suppress(WebSocketDisconnect):
-        await _Connection(cast("Any", socket), service, Feed(service)).serve()
+        await _Connection(cast("Any", socket), request).serve()

@@ -13,6 +13,7 @@ import httpx
 import msgspec
 import pytest
 
+from ojster.audit.entries import AuditQuery
 from ojster.core.access import OPERATIONS, Access, Grant, Operation, Role, Token, hash_secret
 from ojster.core.durations import DAY, HOUR
 from ojster.core.errors import Forbidden
@@ -319,33 +320,43 @@ async def test_the_audit_log_says_who_did_what(door: GuardedServer, caplog: pyte
 
 
 @pytest.mark.parametrize(
-    ("role", "tenant", "first"),
+    ("role", "tenant", "status", "written"),
     [
-        (None, None, "websocket.close"),
-        (Role.VIEWER, None, "websocket.accept"),
-        (Role.VIEWER, "beta", "websocket.close"),
-        (Role.PRODUCER, None, "websocket.close"),
+        (None, None, 401, ("auth.refused", "unknown")),
+        (Role.VIEWER, None, None, None),
+        (Role.VIEWER, "beta", 404, None),
+        (Role.VIEWER, "a b", 400, None),
+        (Role.PRODUCER, None, 403, ("access.denied", "a")),
     ],
 )
-async def test_a_websocket_needs_a_token(bench: Bench, role: Role | None, tenant: str | None, first: str) -> None:
+async def test_a_websocket_needs_a_token(
+    bench: Bench, role: Role | None, tenant: str | None, status: int | None, written: tuple[str, str] | None
+) -> None:
+    """It is refused as any request is: with the error as body, and an entry in the audit log."""
     headers = [(b"host", b"guarded")]
     if role is not None:
         _, shown = await bench.service.tokens.create("a", [Grant(role, "acme")])
         headers.append((b"authorization", f"Bearer {shown}".encode()))
     if tenant is not None:
         headers.append((b"x-ojs-tenant", tenant.encode()))
-    scope = {"type": "websocket", "path": f"{BASE}/ws", "headers": headers, "query_string": b"", "subprotocols": []}
+    scope: dict[str, Any] = {"type": "websocket", "path": f"{BASE}/ws", "headers": headers, "query_string": b""}
+    scope |= {"subprotocols": [], "extensions": {"websocket.http.response": {}}}
     incoming = [{"type": "websocket.connect"}, {"type": "websocket.disconnect", "code": 1000}]
-    sent: list[str] = []
+    sent: list[Any] = []
 
     async def receive() -> Any:
         return incoming.pop(0)
 
     async def send(message: Any) -> None:
-        sent.append(message["type"])
+        sent.append(message)
 
     await Application(bench.service, guarded=True)(scope, receive, send)
-    assert sent[0] == first
+    assert sent[0].get("status") == status
+    assert (status is None) == (sent[0]["type"] == "websocket.accept")
+    assert status is None or msgspec.json.decode(sent[1]["body"])["error"]["message"]
+    entries = [msgspec.json.decode(each.body) for each in await bench.service.audit.select(AuditQuery())]
+    told = [(entry["event_type"], entry["principal"], entry["operation"]) for entry in entries]
+    assert told == ([] if written is None else [(*written, "follow_by_socket")])
 
 
 @pytest.mark.parametrize(

@@ -159,9 +159,7 @@ class Endpoint:
                     return await self._handler(request)
                 return await self._audited(self._trail, request)
         except (Unauthenticated, Forbidden) as error:
-            if self._trail is not None:
-                event: AccessEvent = "auth.refused" if isinstance(error, Unauthenticated) else "access.denied"
-                await self._tell(self._trail, event, request, error)
+            await record_refusal(request, error, self._name, *_concerned(request))
             raise
 
     async def _audited(self, trail: AuditTrail, request: HttpRequest) -> Answer:
@@ -171,44 +169,65 @@ class Endpoint:
         except Forbidden:
             raise  # whoever lacks a role is told apart
         except OjsterError as error:
-            await self._tell(trail, "access.used", request, error)
+            await self._tell(trail, request, error)
             raise
         if not isinstance(answer, UnchangedAnswer):
-            await self._tell(trail, "access.used", request, answer=answer.body)
+            await self._tell(trail, request, answer=answer.body)
         return answer
 
     async def _tell(
-        self,
-        trail: AuditTrail,
-        event: AccessEvent,
-        request: HttpRequest,
-        refusal: OjsterError | None = None,
-        answer: bytes | None = None,
+        self, trail: AuditTrail, request: HttpRequest, refusal: OjsterError | None = None, answer: bytes | None = None
     ) -> None:
-        detail: dict[str, Any] = dict(request.path)
-        object = shown_object(request.path.values())
-        if not request.path and request.known_body:  # the path does not tell what the request concerns
-            shown = detail["request"] = shown_request(request.known_body)
-            if isinstance(name := shown.get("name") if isinstance(shown, dict) else None, str):
-                object = shown_object([name])
-        if event == "access.used":
-            words = in_words(self._name, request.path, request.known_body, answer)
-            detail |= {} if words is None else {"summary": words}
-        scope = request.service.scope
-        await trail.tell(
-            AuditEvent(
-                event=event,
-                principal=scope.who or ("anyone" if event == "access.used" else "unknown"),
-                operation=self._name,
-                object=object,
-                outcome="success" if refusal is None else "failure",
-                source_ip=request.caller_address(),
-                correlation_id=request.request_id,
-                tenant=scope.tenant,
-                refusal=None if refusal is None else refusal.code,
-                detail=detail,
-            )
-        )
+        object, detail = _concerned(request)
+        if (words := in_words(self._name, request.path, request.known_body, answer)) is not None:
+            detail["summary"] = words
+        await trail.tell(_entry("access.used", "anyone", request, self._name, object, detail, refusal))
+
+
+def _concerned(request: HttpRequest) -> tuple[str, dict[str, Any]]:
+    """Return what a request concerns, for the audit log: a name, and details."""
+    detail: dict[str, Any] = dict(request.path)
+    object = shown_object(request.path.values())
+    if not request.path and request.known_body:  # the path does not tell what the request concerns
+        shown = detail["request"] = shown_request(request.known_body)
+        if isinstance(name := shown.get("name") if isinstance(shown, dict) else None, str):
+            object = shown_object([name])
+    return object, detail
+
+
+async def record_refusal(
+    request: HttpRequest, error: OjsterError, operation: str, object: str, detail: dict[str, Any]
+) -> None:
+    """Write to the audit log that a caller lacks a valid token or a role; other errors are not written."""
+    trail = request.services.trail
+    if trail is not None and isinstance(error, (Unauthenticated, Forbidden)):
+        event: AccessEvent = "auth.refused" if isinstance(error, Unauthenticated) else "access.denied"
+        await trail.tell(_entry(event, "unknown", request, operation, object, detail, error))
+
+
+def _entry(
+    event: AccessEvent,
+    somebody: str,
+    request: HttpRequest,
+    operation: str,
+    object: str,
+    detail: dict[str, Any],
+    refusal: OjsterError | None,
+) -> AuditEvent:
+    """Return an entry of the audit log. ``somebody``: the principal of a request without a token."""
+    scope = request.service.scope
+    return AuditEvent(
+        event=event,
+        principal=scope.who or somebody,
+        operation=operation,
+        object=object,
+        outcome="success" if refusal is None else "failure",
+        source_ip=request.caller_address(),
+        correlation_id=request.request_id,
+        tenant=scope.tenant,
+        refusal=None if refusal is None else refusal.code,
+        detail=detail,
+    )
 
 
 def refuse(error: OjsterError, request_id: str) -> Answer:

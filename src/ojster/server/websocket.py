@@ -6,23 +6,22 @@ Spec: ojs-realtime 3
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Literal
 
 import msgspec
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from ojster.core.access import Operation
-from ojster.core.errors import InvalidRequest, NotFound, OjsterError
-from ojster.core.tenant import check_tenant
+from ojster.core.errors import BackendUnavailable, InvalidRequest, NotFound, OjsterError
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.names import check_queue_name
-from ojster.jobs.scope import Caller
-from ojster.server.authentication import Credentials
+from ojster.server.audit_trail import shown_object
+from ojster.server.endpoint import COMMON_HEADERS, record_refusal, refuse
 from ojster.server.event_streams import (
     ALL,
-    Feed,
     FollowedChannel,
     StreamEvent,
     canonical_channel,
@@ -31,8 +30,10 @@ from ojster.server.event_streams import (
     id_to_number,
     number_to_id,
 )
-from ojster.server.request import Services
+from ojster.server.request import HttpRequest, Services
 from ojster.service import Service
+
+log = logging.getLogger(__name__)
 
 SUBPROTOCOL: Final = "ojs.v1"
 MAX_CHANNELS: Final = 100
@@ -41,6 +42,12 @@ MAX_CHANNELS: Final = 100
 GOING_AWAY: Final = 1001
 POLICY_VIOLATION: Final = 1008
 TRY_LATER: Final = 1013
+
+OPERATION: Final = "follow_by_socket"
+"""Name of the connection in the audit log."""
+
+MAX_REASON_BYTES: Final = 120
+"""Maximum length of the reason in a frame that closes a connection, of 123 that are possible."""
 
 _IDLE_SECONDS: Final = 60.0
 
@@ -67,44 +74,73 @@ async def serve_websocket(
     check:
         Raises ``Forbidden`` for the headers of a browser that may not connect.
     """
+    request = HttpRequest(service, 0, socket.headers.raw, b"", {}, socket.receive, services)
+    request.address = socket.client.host if socket.client else ""
     try:
-        check(socket.headers.raw)
-        feed, tenant = services.feed, socket.headers.get("x-ojs-tenant")
-        watch: AbstractContextManager[object] = nullcontext()
-        peer = socket.client.host if socket.client else ""
-        address = services.proxies.address_of(peer, ",".join(socket.headers.getlist("x-forwarded-for")) or None)
-        if services.authenticator is not None:
-            caller = Credentials(socket.headers.get("authorization"), tenant, lambda: address)
-            service, access = await services.authenticator.admit(caller)
-            access.need(Operation.INSPECT)
-            watch = services.authenticator.watch(caller)
-        elif tenant is not None:
-            service = service.as_(Caller(check_tenant(tenant)))
-        feed.check(address)
-        with feed.admit(address), watch:
-            await _Connection(socket, service, feed).serve()
+        check(request.headers)
+        watch = await _admit(request)
+        services.feed.check(request.caller_address())
+        with services.feed.admit(request.caller_address()), watch:
+            await _Connection(socket, request).serve()
     except WebSocketDisconnect:
         return
     except OjsterError as error:
-        await socket.close(POLICY_VIOLATION if error.status < 429 else TRY_LATER, error.message[:120])
+        await _refuse(socket, request, error)
+
+
+async def _admit(request: HttpRequest) -> AbstractContextManager[object]:
+    """Limit a request to what its caller may see; return a context that ends when the caller's token is revoked."""
+    authenticator = request.services.authenticator
+    if authenticator is None:
+        request.confine(is_for_tenants=True)
+        return nullcontext()
+    try:
+        request.service, access = await authenticator.admit(request.credentials())
+        access.need(Operation.INSPECT)
+    except OjsterError as error:
+        await record_refusal(request, error, OPERATION, "", {})
+        raise
+    return authenticator.watch(request.credentials())
+
+
+async def _refuse(socket: WebSocket, request: HttpRequest, error: OjsterError) -> None:
+    """Answer as to any other request if the client is not connected, or close the connection with the reason."""
+    shown = shown_to(request, error)
+    is_new = socket.application_state is WebSocketState.CONNECTING
+    if not is_new or "websocket.http.response" not in socket.scope.get("extensions", {}):
+        reason = shown.message.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
+        await socket.close(POLICY_VIOLATION if error.status < 429 else TRY_LATER, reason)
+        return
+    answer = refuse(shown, request.request_id)
+    headers = [*COMMON_HEADERS, *answer.all_headers(request.request_id)]
+    await socket.send({"type": "websocket.http.response.start", "status": answer.status, "headers": headers})
+    await socket.send({"type": "websocket.http.response.body", "body": answer.body})
+
+
+def shown_to(request: HttpRequest, error: OjsterError) -> OjsterError:
+    """Return an error as the caller may see it: nothing about the database where callers need a token."""
+    return BackendUnavailable(request.shown_outage(error.message)) if isinstance(error, BackendUnavailable) else error
 
 
 class _Connection:
     """One client and the channels that it follows."""
 
-    def __init__(self, socket: WebSocket, service: Service, feed: Feed) -> None:
+    def __init__(self, socket: WebSocket, request: HttpRequest) -> None:
         self._socket = socket
-        self._service = service
-        self._feed = feed
+        self._request = request
+        self._service = request.service
         self._channels: dict[str, FollowedChannel] = {}
         self._sending = asyncio.Lock()
         self._following: asyncio.Task[None] | None = None
         self._after = 0
+        """Number of the last event of all channels that the client may have been told."""
 
     async def serve(self) -> None:
         """Process the commands of the client and send it events."""
         offered = self._socket.scope.get("subprotocols", [])
+        self._after = await self._service.events.last()
         await self._socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
+        self._following = asyncio.create_task(self._follow(self._after))
         try:
             while True:
                 message = await self._socket.receive()
@@ -129,26 +165,25 @@ class _Connection:
             elif order.channel is None:
                 await self._send_error("invalid_request", "'channel' is missing. Use job:ID, queue:NAME or all.")
             elif order.action == "unsubscribe":
-                self._channels.pop(order.channel, None)
-                await self._send({"type": "unsubscribed", "channel": order.channel})
+                async with self._sending:
+                    self._channels.pop(order.channel, None)
+                    await self._write({"type": "unsubscribed", "channel": order.channel})
             else:
                 await self._subscribe(order.channel, order.event_types)
         except OjsterError as error:
-            await self._send_error(error.code, error.message, order.channel)
+            await record_refusal(self._request, error, OPERATION, shown_object([order.channel or ""]), {})
+            await self._send_error(error.code, shown_to(self._request, error).message, order.channel)
 
     async def _subscribe(self, name: str, types: list[str] | None) -> None:
         if len(self._channels) >= MAX_CHANNELS and name not in self._channels:
             raise InvalidRequest(f"A connection can follow at most {MAX_CHANNELS} channels. Unsubscribe from one.")
-        if self._following is None:
-            self._after = await self._service.events.last()  # before the check, so that no event is missed
         await self._check(name)
         check_types_of_channel(types or (), name)
-        self._channels[name] = FollowedChannel(name, frozenset(types or ()), self._service.scope.tenant)
-        # With the place, so that a client that loses the connection before its first event misses none.
-        answer: dict[str, Any] = {"type": "subscribed", "channel": name, "last_event_id": number_to_id(self._after)}
-        await self._send(answer if types is None else answer | {"event_types": types})
-        if self._following is None:
-            self._following = asyncio.create_task(self._follow(self._after))
+        async with self._sending:
+            self._channels[name] = FollowedChannel(name, frozenset(types or ()), self._service.scope.tenant)
+            # With the place, so that a client that loses the connection before its first event misses none.
+            answer: dict[str, Any] = {"type": "subscribed", "channel": name, "last_event_id": number_to_id(self._after)}
+            await self._write(answer if types is None else answer | {"event_types": types})
 
     async def _check(self, name: str) -> None:
         kind, _, rest = name.partition(":")
@@ -173,15 +208,27 @@ class _Connection:
         self._following = asyncio.create_task(self._follow(number))
 
     async def _follow(self, after: int) -> None:
-        async for piece in self._feed.follow(after, _IDLE_SECONDS):
-            for channel in list(self._channels.values()):
-                if not piece.is_whole:
-                    await self._tell(channel, gap(channel.name, piece.events[0][1][1] if piece.events else None))
+        try:
+            await self._tell_events(after)
+        except WebSocketDisconnect:
+            return
+        except Exception as error:  # whatever it is, or the client would wait forever for events
+            if not isinstance(error, OjsterError):
+                log.exception("cannot tell a WebSocket client its events (request %s)", self._request.request_id)
+            await self._socket.close(TRY_LATER, "The events cannot be read. Connect again, and resume.")
+
+    async def _tell_events(self, after: int) -> None:
+        async for piece in self._request.services.feed.follow(after, _IDLE_SECONDS):
+            if not piece.is_whole:
+                async with self._sending:
+                    for channel in self._channels.values():
+                        await self._tell(channel, gap(channel.name, piece.events[0][1][1] if piece.events else None))
             for number, event in piece.events:
-                for channel in list(self._channels.values()):
-                    if (told := channel.tell(number, event)) is not None:
-                        await self._tell(channel, told)
-                self._after = number
+                async with self._sending:  # a channel that begins meanwhile begins after this event
+                    for channel in self._channels.values():
+                        if (told := channel.tell(number, event)) is not None:
+                            await self._tell(channel, told)
+                    self._after = number
         await self._send({"type": "event", "event": "server.shutdown", "data": {"grace_period_ms": 5_000}})
         await self._socket.close(GOING_AWAY)
 
@@ -189,7 +236,7 @@ class _Connection:
         message: dict[str, Any] = {"type": "event", "channel": channel.name, "event": told.name, "data": told.data}
         if told.id is not None:
             message |= {"id": told.id, "timestamp": format_timestamp(told.at)}
-        await self._send(message)
+        await self._write(message)
 
     async def _send_error(self, code: str, message: str, channel: str | None = None) -> None:
         shown = {"type": "error", "code": code, "message": message}
@@ -197,6 +244,10 @@ class _Connection:
 
     async def _send(self, message: dict[str, Any]) -> None:
         async with self._sending:
+            await self._write(message)
+
+    async def _write(self, message: dict[str, Any]) -> None:
+        if self._socket.application_state is WebSocketState.CONNECTED:  # the server may stop in the middle of a command
             await self._socket.send_text(encode(message).decode())
 
     async def _stop(self) -> None:
