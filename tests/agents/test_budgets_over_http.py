@@ -47,7 +47,8 @@ async def test_refusals_have_the_codes_of_the_specification(http: Http) -> None:
     assert (await push(http, 400, temperature=3))["error"]["code"] == "AGENT_INVALID_PARAMETER"
     root = (await push(http, max_delegation_depth=1))["job"]["id"]
     await http.fetch(worker_id="w")
-    assert (await push(http, 400, parent_id=root))["error"]["code"] == "AGENT_MAX_DELEGATION_DEPTH"
+    for too_deep in ({"parent_id": root}, {"max_delegation_depth": 0}):
+        assert (await push(http, 400, **too_deep))["error"]["code"] == "AGENT_MAX_DELEGATION_DEPTH"
     tool: dict[str, Any] = {"tool_call_id": "c", "name": "shell", "result": {}, "error": None}
     assert (await use(http, root, 400, tool_result=tool))["error"]["code"] == "AGENT_TOOL_NOT_FOUND"
     shaped = (await push(http, output_schema={"type": "object"}))["job"]["id"]

@@ -185,7 +185,7 @@ def begin_task(tx: Transaction, job: Job, agent: Agent) -> None:
             state.budget = above.left
             state.inherited.append("token_budget")
     state.max_depth = state.max_depth if agent.max_depth is None else agent.max_depth
-    if state.depth and state.depth >= state.max_depth:
+    if state.depth >= state.max_depth:
         raise DelegationTooDeep(
             f"Delegation depth {state.depth} reaches the maximum of {state.max_depth}; the job is not created.",
             ext_agent_delegation_depth=state.depth,
