@@ -24,11 +24,14 @@ async def test_the_result_of_a_completed_job_is_shown(bench: Bench, http: Http) 
         {"job_id": job.id, "state": "available", "result": None},
         "1",
     )
+    assert (await http("GET", f"/ojs/v1/jobs/{job.id}")).headers["retry-after"] == "1"
+    assert "retry-after" not in (await http("GET", f"/ojs/v1/jobs/{job.id}?wait_ms=1")).headers
     await bench.ack(await bench.fetch_one(), b'{"rows":3}')
     answer = await http("GET", path)
     stored = {"result_stored_at": "2027-01-15T08:00:00.000000Z", "result_size_bytes": 10}
     assert answer.json() == {"job_id": job.id, "state": "completed", "result": {"rows": 3}} | stored
     assert "retry-after" not in answer.headers
+    assert "retry-after" not in (await http("GET", f"/ojs/v1/jobs/{job.id}")).headers
 
 
 async def test_the_error_of_a_failed_job_is_shown(bench: Bench, http: Http) -> None:

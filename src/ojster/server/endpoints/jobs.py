@@ -90,13 +90,18 @@ async def show_job(request: HttpRequest) -> Answer:
     """Show a job. With ``wait_ms``, answer when the job is finished or the time has passed.
 
     A result that is a file is shown as a reference; to requests with ``OJS-Version``, its value up to 16 MiB.
+
+    Spec: ojs-results 8.1
     """
     wait = wait_ms(request.query)
     jobs, id = request.service.jobs, request.path["id"]
     if wait and not is_job_id(id):
         id = (await jobs.find(id)).id
     job = await jobs.wait_for(id, wait) if wait else await jobs.find(id)
-    return await answer_with_value(request, job) if request.is_from_sdk else Answer(b'{"job":%b}' % to_json(job))
+    answer = await answer_with_value(request, job) if request.is_from_sdk else Answer(b'{"job":%b}' % to_json(job))
+    if not wait and job.state not in FINISHED:
+        answer.headers = _POLL_AGAIN
+    return answer
 
 
 async def show_result(request: HttpRequest) -> Answer:
@@ -116,8 +121,11 @@ async def show_result(request: HttpRequest) -> Answer:
             f"The result of the job {job_id} was deleted after its 'result_ttl'.", resource_type="result"
         )
     shown = answer_wire.show_result(job)
-    headers = () if is_finished else ((b"retry-after", b"1"),)
+    headers = () if is_finished else _POLL_AGAIN
     return Answer(encode(ResultAnswer(job_id=job_id, **msgspec.structs.asdict(shown))), headers=headers)
+
+
+_POLL_AGAIN: Final = ((b"retry-after", b"1"),)
 
 
 async def cancel_job(request: HttpRequest) -> Answer:
