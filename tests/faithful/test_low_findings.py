@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from typing import Any
 
 import pytest
@@ -123,6 +124,9 @@ async def test_what_is_too_large_says_how_large_it_is(http: Http) -> None:
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (413, "metadata_too_large")
     assert (error["details"]["max_bytes"], error["details"]["field"]) == (65_536, "meta")
+    answer = await http("POST", JOBS, gzip.compress(b" " * 3_000_000), headers={"Content-Encoding": "gzip"})
+    del details["actual_bytes"]
+    assert (answer.status_code, answer.json()["error"]["details"]) == (413, details)
     answer = await http("POST", f"{JOBS}/bulk", {"jobs": [{"type": "a", "args": []}] * 1001})
     assert (answer.status_code, answer.json()["error"]["max_batch_size"]) == (413, 1000)
 

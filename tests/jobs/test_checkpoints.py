@@ -9,6 +9,7 @@ import pytest
 
 from ojster.core.durations import HOUR
 from ojster.core.errors import Conflict, NotFound, PayloadTooLarge
+from ojster.core.refusals import size_details
 from ojster.jobs.bulk import Action
 from ojster.jobs.checkpoints import MAX_CHECKPOINT_BYTES, NewCheckpoint
 from ojster.jobs.filter_walk import JobFilter
@@ -62,8 +63,9 @@ async def test_a_state_has_at_most_a_mebibyte(bench: Bench) -> None:
     job = await bench.push()
     just = b'"' + b"x" * (MAX_CHECKPOINT_BYTES - 2) + b'"'
     assert (await bench.service.jobs.save_checkpoint(NewCheckpoint(job.id, just))).sequence == 1
-    with pytest.raises(PayloadTooLarge):
+    with pytest.raises(PayloadTooLarge) as refused:
         await bench.service.jobs.save_checkpoint(NewCheckpoint(job.id, just + b" "))
+    assert refused.value.details == size_details(MAX_CHECKPOINT_BYTES, MAX_CHECKPOINT_BYTES + 1, "state")
 
 
 async def test_what_was_cleared_is_gone_and_numbers_begin_anew(bench: Bench) -> None:

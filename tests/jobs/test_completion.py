@@ -8,6 +8,7 @@ import pytest
 
 from ojster.core.errors import Conflict, NotFound, OjsterError, PayloadTooLarge
 from ojster.core.ids import new_id
+from ojster.core.refusals import size_details
 from ojster.fleet.workers import Heartbeat
 from ojster.jobs.failure import Failure
 from ojster.jobs.filter_walk import JobFilter
@@ -180,6 +181,7 @@ async def test_a_result_that_is_too_large_is_refused_and_the_job_stays(bench: Be
     job = await bench.fetch_one()
     refusal = await refusal_of(bench, Acknowledgement(job.id, b'"' + b"x" * 1_048_576 + b'"'))
     assert isinstance(refusal, PayloadTooLarge)
+    assert refusal.details == size_details(1_048_576, 1_048_578, "result")
     assert (await bench.find(job)).state == "active"
 
 

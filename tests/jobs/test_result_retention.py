@@ -273,6 +273,8 @@ async def test_a_result_larger_than_the_job_allows_is_refused_and_the_job_stays_
     assert not isinstance(done, OjsterError)
     answer = await http("POST", f"{JOBS}/{limited.id}/ack", {"result": "123456789"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "RESULT_TOO_LARGE")
+    shown = {"limit": 10, "max_bytes": 10, "actual_bytes": 11, "field": "result"}
+    assert answer.json()["error"]["details"] == shown
     assert (await bench.find(limited)).state == "active"
     assert (await http("POST", f"{JOBS}/{limited.id}/ack", {"result": "12345678"})).status_code == 200
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ojster.core.errors import Conflict, InvalidRequest, NotFound, OjsterError, PayloadTooLarge
 
 
@@ -42,6 +44,14 @@ class MetadataTooLarge(PayloadTooLarge):
     """
 
     code = "metadata_too_large"
+
+
+def size_details(largest: int, actual: int, field: str) -> dict[str, Any]:
+    """Return the details of an error about a value that takes too many bytes.
+
+    Spec: ojs-payload-limits 9.1
+    """
+    return {"limit": largest, "max_bytes": largest, "actual_bytes": actual, "field": field}
 
 
 class ResultTooLarge(PayloadTooLarge):

@@ -14,6 +14,7 @@ import msgspec
 
 from ojster.core.errors import Conflict, NotFound, OjsterError, PayloadTooLarge
 from ojster.core.job import Job
+from ojster.core.refusals import size_details
 from ojster.core.states import FINISHED, JobState
 from ojster.core.tenant import called
 from ojster.jobs.queries import for_each_job, no_job
@@ -127,7 +128,7 @@ def _refusal(job: Job | None, item: NewCheckpoint) -> OjsterError | None:
         return PayloadTooLarge(
             f"The state takes {len(item.state)} bytes; a checkpoint has at most {MAX_CHECKPOINT_BYTES}. "
             "Save large data elsewhere, and a reference to it here.",
-            limit=MAX_CHECKPOINT_BYTES,
+            **size_details(MAX_CHECKPOINT_BYTES, len(item.state), "state"),
         )
     if job.state in FINISHED:
         return Conflict(

@@ -14,7 +14,7 @@ from ojster.core.durations import SECOND
 from ojster.core.errors import InvalidPayload, OjsterError, Unsupported
 from ojster.core.job import Job
 from ojster.core.json_objects import check_depth
-from ojster.core.refusals import ResultTooLarge
+from ojster.core.refusals import ResultTooLarge, size_details
 from ojster.core.states import JobState
 from ojster.jobs.ending_attempts import confirm_ends
 from ojster.jobs.extension import hooks, lock_with, settle
@@ -193,7 +193,8 @@ def _refuse_value(result: bytes | None, largest: int) -> OjsterError | None:
     if result is None:
         return None
     if len(result) > largest:
-        return ResultTooLarge(f"The result takes {len(result)} bytes; at most {largest} are allowed.", limit=largest)
+        message = f"The result takes {len(result)} bytes; at most {largest} are allowed."
+        return ResultTooLarge(message, **size_details(largest, len(result), "result"))
     try:
         check_depth(result, "The result")
     except InvalidPayload as refusal:

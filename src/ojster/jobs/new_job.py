@@ -16,7 +16,7 @@ from ojster.core.ids import canonical_job_id, is_job_id, new_id
 from ojster.core.json_objects import MAX_VALUE_DEPTH, Members, check_depth, check_names, read_members
 from ojster.core.parsing import misspellings, read_value
 from ojster.core.rate_limit import RateLimitPolicy
-from ojster.core.refusals import MetadataTooLarge
+from ojster.core.refusals import MetadataTooLarge, size_details
 from ojster.core.shared_value import SharedValue
 from ojster.core.tenant import check_tenant, qualify, shown_tenant
 from ojster.core.timestamps import format_timestamp
@@ -299,9 +299,8 @@ def check_envelope(envelope: bytes, largest: int) -> None:
     """
     check_depth(envelope, "The job", MAX_JOB_DEPTH)
     if len(envelope) > largest:
-        sizes = {"limit": largest, "max_bytes": largest, "actual_bytes": len(envelope), "field": "envelope"}
         message = f"The job takes {len(envelope)} bytes; at most {largest} are allowed. Pass large data as a file."
-        raise PayloadTooLarge(message, **sizes)
+        raise PayloadTooLarge(message, **size_details(largest, len(envelope), "envelope"))
 
 
 def _read_type_and_args(members: Members) -> tuple[str, bytes]:
@@ -348,8 +347,8 @@ def _read_meta(members: Members) -> bytes:
     elif meta != b"{}":
         check_names(meta, "'meta'")
     if len(meta) > MAX_META_BYTES:
-        sizes = {"limit": MAX_META_BYTES, "max_bytes": MAX_META_BYTES, "actual_bytes": len(meta), "field": "meta"}
-        raise MetadataTooLarge(f"'meta' takes {len(meta)} bytes; at most {MAX_META_BYTES} are allowed.", **sizes)
+        message = f"'meta' takes {len(meta)} bytes; at most {MAX_META_BYTES} are allowed."
+        raise MetadataTooLarge(message, **size_details(MAX_META_BYTES, len(meta), "meta"))
     return meta
 
 

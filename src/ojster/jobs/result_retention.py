@@ -17,7 +17,7 @@ from ojster.core.durations import MINUTE, SECOND
 from ojster.core.job import NODE_BITS, Job
 from ojster.core.job_flags import KEPT, RESULT_LIMITS, RESULT_PRUNED
 from ojster.core.job_table import JOB_COLUMNS
-from ojster.core.refusals import ResultTooLarge
+from ojster.core.refusals import ResultTooLarge, size_details
 from ojster.jobs.expiration import NEVER_EXPIRES_AT, delay_of, kept_until
 from ojster.jobs.extension import hooks
 from ojster.storage.transaction import Transaction
@@ -55,7 +55,7 @@ def refuse_size(tx: Transaction, job: Job, size: int) -> ResultTooLarge | None:
     return ResultTooLarge(
         f"The result takes {size} bytes; the job's 'result_size_limit' is {most}. Store it elsewhere, and send a "
         "reference to it.",
-        limit=most,
+        **size_details(most, size, "result"),
     )
 
 

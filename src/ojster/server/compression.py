@@ -37,7 +37,8 @@ def decompress(body: bytes, encoding: str, largest: int) -> bytes:
     except zlib.error as error:
         raise InvalidPayload(f"The request body is not gzip: {error}.") from None
     if len(plain) > largest:
-        raise PayloadTooLarge(f"The decompressed request body takes more than {largest} bytes.", limit=largest)
+        message = f"The decompressed request body takes more than {largest} bytes."
+        raise PayloadTooLarge(message, limit=largest, max_bytes=largest, field="body")
     if not stream.eof or stream.unused_data:
         raise InvalidPayload("The request body is not one complete gzip stream.")
     return plain

@@ -20,6 +20,7 @@ from ojster.core.errors import Forbidden, InvalidPayload, InvalidRequest, Payloa
 from ojster.core.ids import canonical_job_id, new_id
 from ojster.core.json_objects import Members, read_members
 from ojster.core.parsing import meant_by, misspelt_members, refuse_misspelt, use_canonical_job_ids, without_nulls
+from ojster.core.refusals import size_details
 from ojster.core.tenant import check_tenant
 from ojster.core.turns import read_aside
 from ojster.core.wire import FromWorker
@@ -422,7 +423,7 @@ class HttpRequest:
     def _too_large(self, size: int) -> PayloadTooLarge:
         largest = self.max_body_bytes
         message = f"The request body takes {size} bytes; at most {largest} are allowed."
-        return PayloadTooLarge(message, limit=largest, max_bytes=largest, actual_bytes=size, field="body")
+        return PayloadTooLarge(message, **size_details(largest, size, "body"))
 
 
 def _unknown_parameter(name: str, known: Collection[str]) -> str:
