@@ -66,6 +66,7 @@ EXCEPTIONS: Final[dict[str, str]] = {
     "openapi.yaml#/components/schemas/OJSError/properties/code/enum:AGENT_*": MORE_CODES,
     "openapi.yaml#/components/schemas/OJSError/properties/code/enum:QUEUE_FULL": SUITE,
     "openapi.yaml#/components/schemas/OJSError/properties/code/enum:RESULT_TOO_LARGE": MORE_CODES,
+    "openapi.yaml#/components/schemas/OJSError/properties/code/enum:EXTENSION_NOT_SUPPORTED": MORE_CODES,
     "openapi.yaml#/components/schemas/OJSError/properties/code/enum:TENANT_LIMIT_EXCEEDED": MORE_CODES,
     "openapi.yaml#/components/schemas/OJSError/properties/code/enum:backend_unavailable": MORE_CODES,
     "openapi.yaml#/components/schemas/OJSError/properties/code/enum:batch_size_exceeded": MORE_CODES,

@@ -314,6 +314,18 @@ async def test_the_manifest_tells_the_truth(http: Http) -> None:
     known = manifest["extension_details"]
     assert manifest["extensions"] == [one["name"] for one in (*known["official"], *known["experimental"])]
     assert manifest["conformance_level"] == 4
+    for name, error in (
+        (known["official"][0]["uri"], None),
+        (f"{known['official'][0]['uri']}, {known['experimental'][0]['uri']}", None),
+        ("urn:ojs:ext:experimental:teleportation", "EXTENSION_NOT_SUPPORTED"),
+    ):
+        headers = {"OJS-Requires-Extension": name}
+        answer = await http("POST", "/ojs/v1/jobs", {"type": "a", "args": []}, headers=headers)
+        if error is None:
+            assert answer.status_code == 201
+        else:
+            shown = answer.json()["error"]
+            assert (answer.status_code, shown["code"], shown["details"]) == (422, error, {"extension": name})
 
 
 async def test_health_tells_when_the_database_is_gone(http: Http, service: Service) -> None:

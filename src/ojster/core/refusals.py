@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ojster.core.errors import Conflict, InvalidRequest, NotFound, OjsterError, PayloadTooLarge
+from ojster.core.errors import Conflict, InvalidRequest, NotFound, OjsterError, PayloadTooLarge, Unsupported
 
 
 class SchemaViolation(InvalidRequest):
@@ -35,6 +35,15 @@ class JobTypeNotAllowed(InvalidRequest):
 
     code = "job_type_not_allowed"
     status = 422
+
+
+class ExtensionNotSupported(Unsupported):
+    """The request depends on an extension that the server does not have.
+
+    Spec: ojs-extension-lifecycle 8.3
+    """
+
+    code = "EXTENSION_NOT_SUPPORTED"
 
 
 class MetadataTooLarge(PayloadTooLarge):

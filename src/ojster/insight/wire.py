@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -173,6 +173,42 @@ class ExtensionBody(Struct):
     name: str
     uri: str
     version: str
+
+
+_CANDIDATE: Final = "1.0.0-rc.1"
+
+EXTENSIONS: Final = [
+    ExtensionBody(name, f"urn:ojs:ext:{name}", version)
+    for name, version in (
+        ("admin-api", _CANDIDATE),
+        ("backpressure", _CANDIDATE),
+        ("bulk-operations", _CANDIDATE),
+        ("dead-letter", _CANDIDATE),
+        ("durable-execution", _CANDIDATE),
+        ("encryption", _CANDIDATE),
+        ("execution-history", "0.1.0"),
+        ("fair-scheduling", _CANDIDATE),
+        ("graceful-shutdown", _CANDIDATE),
+        ("multi-tenancy", _CANDIDATE),
+        ("observability", _CANDIDATE),
+        ("progress", _CANDIDATE),
+        ("rate-limiting", _CANDIDATE),
+        ("results", _CANDIDATE),
+        ("schema-registry", _CANDIDATE),
+        ("timeouts", _CANDIDATE),
+        ("webhooks", _CANDIDATE),
+    )
+]
+"""The fully supported official extensions, with the versions of their documents.
+
+Spec: ojs-extension-lifecycle 7
+"""
+
+EXPERIMENTAL: Final = [
+    ExtensionBody(name, f"urn:ojs:ext:experimental:{name}", version)
+    for name, version in (("cloudevents-interop", _CANDIDATE), ("job-versioning", "0.1.0"), ("realtime", "0.1.0"))
+]
+"""The fully supported experimental extensions."""
 
 
 class ExtensionsBody(Struct):

@@ -82,6 +82,7 @@ READ_HEADERS: Final = (
     "Authorization",
     "X-Request-Id",
     "OJS-Version",
+    "OJS-Requires-Extension",
     "X-OJS-Tenant",
     "Idempotency-Key",
     "Last-Event-ID",

@@ -129,6 +129,8 @@ class Endpoint:
                 self._guard.check(request.headers)
             if request.version:
                 request.check_version()
+            if request.required:
+                request.check_extensions()
             if self._query is not None:
                 request.check_query(self._query)
             if self._authenticator is not None and self._needs:

@@ -20,11 +20,12 @@ from ojster.core.errors import Forbidden, InvalidPayload, InvalidRequest, Payloa
 from ojster.core.ids import canonical_job_id, new_id
 from ojster.core.json_objects import Members, read_members
 from ojster.core.parsing import meant_by, misspelt_members, refuse_misspelt, use_canonical_job_ids, without_nulls
-from ojster.core.refusals import size_details
+from ojster.core.refusals import ExtensionNotSupported, size_details
 from ojster.core.tenant import check_tenant
 from ojster.core.turns import read_aside
 from ojster.core.wire import FromWorker
 from ojster.handlers import tracing
+from ojster.insight.wire import EXPERIMENTAL, EXTENSIONS
 from ojster.jobs.new_job import SPEC_VERSION
 from ojster.jobs.scope import Caller
 from ojster.server import session
@@ -52,6 +53,8 @@ _COMMAND_LINE: Final = b"Go-http-client/"
 """The ``User-Agent`` of a program in Go that names none, such as the command line of Open Job Spec."""
 
 _ITS_VERSION: Final = SPEC_VERSION.encode()
+
+_EXTENSIONS: Final = frozenset(extension.uri for extension in (*EXTENSIONS, *EXPERIMENTAL))
 
 _MAX_REQUEST_ID_LENGTH: Final = 200
 
@@ -133,6 +136,7 @@ class HttpRequest:
         "prefers_plain_json",
         "query_string",
         "request_id",
+        "required",
         "sent",
         "service",
         "services",
@@ -166,7 +170,7 @@ class HttpRequest:
         self.content_type = b""
         self.content_length = b""
         self.content_encoding = b""
-        self.version = b""
+        self.required = self.version = b""
         self.tenant: bytes | None = None
         request_id = accept = agent = b""
         for name, value in headers:
@@ -186,6 +190,8 @@ class HttpRequest:
                 self.content_encoding = value
             elif name == b"user-agent":
                 agent = value
+            elif name == b"ojs-requires-extension":
+                self.required = value
         if accept == MEDIA_TYPE and agent.startswith(_COMMAND_LINE) and not self.version:
             self.version = _ITS_VERSION
         self.prefers_plain_json = (
@@ -249,6 +255,18 @@ class HttpRequest:
             return reason
         log.warning("request %s: %s", self.request_id, reason)
         return OUTAGE
+
+    def check_extensions(self) -> None:
+        """Reject a request that depends on an extension that the manifest does not list.
+
+        Spec: ojs-extension-lifecycle 8.3
+        """
+        for uri in self.required.decode("latin-1").split(","):
+            if (wanted := uri.strip()) not in _EXTENSIONS:
+                raise ExtensionNotSupported(
+                    f"The extension {wanted[:200]!r} is not supported. GET /ojs/manifest lists those that are.",
+                    extension=wanted[:200],
+                )
 
     def check_version(self) -> None:
         """Reject a request for a specification version that this server does not support.

@@ -21,9 +21,10 @@ from ojster.core.wire import Json
 from ojster.events.log import NUMBERS_PER_BATCH
 from ojster.insight.readiness import uptime, why_not_ready
 from ojster.insight.wire import (
+    EXPERIMENTAL,
+    EXTENSIONS,
     BackendBody,
     EndpointsBody,
-    ExtensionBody,
     ExtensionsBody,
     HealthAnswer,
     ImplementationBody,
@@ -159,8 +160,8 @@ async def manifest(request: HttpRequest) -> Answer:
         capabilities=dict.fromkeys(_CAPABILITIES, True) | {"schema_validation": _has("jsonschema_rs")},
         capability_details=details,
         event_delivery="at-least-once",
-        extensions=[extension.name for extension in (*_EXTENSIONS, *_EXPERIMENTAL)],
-        extension_details=ExtensionsBody(_EXTENSIONS, _EXPERIMENTAL),
+        extensions=[extension.name for extension in (*EXTENSIONS, *EXPERIMENTAL)],
+        extension_details=ExtensionsBody(EXTENSIONS, EXPERIMENTAL),
         features=_FEATURES,
         endpoints=EndpointsBody("/ojs/manifest", f"{BASE}/health", "/openapi.json", "/metrics"),
     )
@@ -195,41 +196,6 @@ _FEATURES: Final = [
     "event-streams",
     "metrics",
 ]
-
-_CANDIDATE: Final = "1.0.0-rc.1"
-
-_EXTENSIONS: Final = [
-    ExtensionBody(name, f"urn:ojs:ext:{name}", version)
-    for name, version in (
-        ("admin-api", _CANDIDATE),
-        ("backpressure", _CANDIDATE),
-        ("bulk-operations", _CANDIDATE),
-        ("dead-letter", _CANDIDATE),
-        ("durable-execution", _CANDIDATE),
-        ("encryption", _CANDIDATE),
-        ("execution-history", "0.1.0"),
-        ("fair-scheduling", _CANDIDATE),
-        ("graceful-shutdown", _CANDIDATE),
-        ("multi-tenancy", _CANDIDATE),
-        ("observability", _CANDIDATE),
-        ("progress", _CANDIDATE),
-        ("rate-limiting", _CANDIDATE),
-        ("results", _CANDIDATE),
-        ("schema-registry", _CANDIDATE),
-        ("timeouts", _CANDIDATE),
-        ("webhooks", _CANDIDATE),
-    )
-]
-"""The fully supported official extensions, with the versions of their documents.
-
-Spec: ojs-extension-lifecycle 7
-"""
-
-_EXPERIMENTAL: Final = [
-    ExtensionBody(name, f"urn:ojs:ext:experimental:{name}", version)
-    for name, version in (("cloudevents-interop", _CANDIDATE), ("job-versioning", "0.1.0"), ("realtime", "0.1.0"))
-]
-"""The fully supported experimental extensions."""
 
 
 def _has(module: str) -> bool:
