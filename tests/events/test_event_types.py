@@ -12,7 +12,7 @@ import pytest
 import ojster
 from ojster.core.errors import InvalidRequest
 from ojster.core.events import EventFilter
-from ojster.events.event_types import EVENT_TYPES, check_event_types
+from ojster.events.event_types import _SPECIFIED, EVENT_TYPES, check_event_types
 from ojster.events.wire import SubscriptionBody, SubscriptionPatchBody
 from ojster.server.event_streams import check_types_of_channel
 from tests.conftest import Bench, Http
@@ -53,6 +53,12 @@ def test_all_types_that_the_source_names_are_known() -> None:
     assert {name for name in named if name.partition(".")[0] in GROUPS} - EVENT_TYPES == OTHER_NAMES.keys()
 
 
+def test_the_documentation_names_all_types_that_only_the_specification_has() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "open-job-spec.md").read_text()
+    (row,) = re.findall(r"\| events of the specification that are not sent \| (.*) \|", page)
+    assert set(re.findall(r"`([a-z_]+\.[a-z_.]+)`", row)) - EVENT_TYPES == _SPECIFIED
+
+
 async def test_events_that_happen_are_known(bench: Bench) -> None:
     await bench.push()
     await bench.ack(await bench.fetch_one())
@@ -60,7 +66,9 @@ async def test_events_that_happen_are_known(bench: Bench) -> None:
     assert {event["type"] for event in page.events} <= EVENT_TYPES
 
 
-@pytest.mark.parametrize("type", ["*", "job.*", "bulk.*", "webhook.subscription.*", "job.completed", "job.stalled"])
+@pytest.mark.parametrize(
+    "type", ["*", "job.*", "bulk.*", "webhook.subscription.*", "job.stalled", "system.events_dropped"]
+)
 def test_a_subscription_may_name_types_of_the_specification_and_prefixes(type: str) -> None:
     check_event_types([type], "events", may_end_in_star=True)
 
