@@ -344,6 +344,11 @@ async def test_a_late_client_receives_a_gap_event(server: str, bench: Bench) -> 
     await bench.run(forget_oldest, 2)
     events = await Stream(server, "/queues/default/events", f"evt_{stretch.events[0][0]}").read(2)
     assert [event["event"] for event in events] == ["system.gap", "job.state_changed"]
+    socket = await socket_to(server)
+    await say(socket, action="subscribe", channel="queue:default")
+    assert (await say(socket, action="resume", last_event_id=f"evt_{stretch.events[0][0]}"))["type"] == "resumed"
+    assert [(await hear(socket))["event"] for _ in range(2)] == ["system.gap", "job.state_changed"]
+    await socket.close()
 
 
 async def test_a_client_that_comes_late_to_a_finished_job_receives_a_gap_event(server: str, bench: Bench) -> None:
