@@ -532,6 +532,7 @@ async def test_a_connection_that_was_cut_resumes(server: str, bench: Bench) -> N
         ('{"action": "subscribe", "channel": "queue:nowhere"}', "not_found"),
         ('{"action": "subscribe", "channel": "queue:No Queue"}', "invalid_request"),
         ('{"action": "subscribe", "channel": "planet:mars"}', "not_found"),
+        ('{"action": "subscribe", "channel": "all", "event_type": ["job.failed"]}', "invalid_request"),
         ('{"action": "resume"}', "unknown_event_id"),
     ],
 )

@@ -16,6 +16,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from ojster.core.access import Operation
 from ojster.core.errors import BackendUnavailable, InvalidRequest, NotFound, OjsterError
+from ojster.core.parsing import refuse_misspelt
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.names import check_queue_name
 from ojster.server.audit_trail import shown_object
@@ -62,6 +63,7 @@ class _Command(msgspec.Struct):
 
 
 _read_order: Final = msgspec.json.Decoder(_Command).decode
+_read_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 async def serve_websocket(
@@ -160,6 +162,7 @@ class _Connection:
             await self._send_error("invalid_request", f"The message is malformed: {error}.")
             return
         try:
+            refuse_misspelt(_read_members(text), _Command)
             if order.action == "resume":
                 await self._resume(order.last_event_id or "")
             elif order.channel is None:
