@@ -916,6 +916,11 @@ COMBINATIONS: Final[list[tuple[str, dict[str, Any]]]] = [
     ("AdjustmentBody", {"priority": 1, "priority_adjustment": 1}),
     ("QueueDeletionBody", {"strategy": "discard", "target_queue": "other"}),
     ("TenantBody", {"tenant_id": "other"}),
+    ("SubscriptionPatchBody", {"secret": "0123456789abcdef"}),
+    ("SubscriptionPatchBody", {"filter": {"tenants": ["acme"]}}),
+    ("RateLimitOverrideBody", {"on_limit": "drop"}),
+    ("BulkSteeringBody", {"filter": {"type": "a"}, "limit": 3}),
+    ("SchemaBody", {"compatible_with": ["2"], "title": "A"}),
     ("TenantBody", {"fairness_weight": 3, "limits": {"fairness_weight": 2}}),
 ]
 """Members that a request cannot have together: it is refused, or brings a warning."""

@@ -11,6 +11,8 @@ from typing import Any, Final
 import msgspec
 import pytest
 
+from ojster.core.calls import Arguments
+from ojster.core.wire import FromWorker
 from ojster.server.endpoints import routes_of
 from tests.options.requests import COMBINATIONS, INSIDE, SAY_THE_SAME, SCENES, TRIED_ELSEWHERE
 from tests.options.scenes import Call, Scene, ShownBy, With, outcome
@@ -53,6 +55,16 @@ def test_each_member_of_each_request_has_a_value_here() -> None:
     assert {name: set(scene.members) for name, scene in INSIDE.items()} == {
         name: members_of(kind) for name, kind in kinds.items() if name not in BODIES.keys() | TRIED_ELSEWHERE.keys()
     }
+
+
+KEPT: Final = frozenset({"EnqueueBody", "BatchSchema", "JobTypeBody", "CronBody", "WorkflowBody", "DefinitionBody"})
+"""Requests with jobs or workflows, whose unknown members are kept, or looked at with the rest of them."""
+
+
+def test_unknown_members_of_each_request_are_refused_or_bring_a_warning_or_are_kept() -> None:
+    for name, body in BODIES.items():
+        is_strict = body.__struct_config__.forbid_unknown_fields
+        assert is_strict or issubclass(body, Arguments | FromWorker) or name in KEPT, name
 
 
 @cache

@@ -125,14 +125,11 @@ def meant_by(name: str, known: Collection[str]) -> str | None:
 
 def misspellings(names: Collection[str], known: Collection[str], where: str) -> list[str]:
     """Return a warning for each unknown name that looks like a known one, such as ``prioriy``."""
-    return [_warning(where, name, meant) for name, meant in _look_alikes(names, known)]
-
-
-def _look_alikes(names: Collection[str], known: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yield each unknown name that looks like a known one, and that."""
-    for name in sorted(names):
-        if name not in known and (meant := meant_by(name, known)) is not None:
-            yield name, meant
+    return [
+        _warning(where, name, meant)
+        for name in sorted(names)
+        if name not in known and (meant := meant_by(name, known)) is not None
+    ]
 
 
 def _warning(where: str, name: str, meant: str) -> str:
@@ -145,33 +142,46 @@ def misspelt_members(members: Mapping[str, msgspec.Raw], kind: object) -> list[s
     Objects in the request, and in its lists, are looked into, too.
     """
     return [
-        _warning(f"{''.join(f'{part}: ' for part in place)}The member", name, meant)
-        for place, name, meant in _misspelt(members, kind, ())
+        _warning(f"{_within(place)}The member", name, meant)
+        for place, name, known in _unknown(members, kind, ())
+        if (meant := meant_by(name, known)) is not None
     ]
 
 
-def _misspelt(
+def unknown_members(members: Mapping[str, msgspec.Raw], kind: object) -> list[str]:
+    """Return a warning for each member that the type of a request does not have, also of objects in it."""
+    return [
+        f"{_within(place)}The member {name[:60]!r} is unknown and has no effect. Use {', '.join(sorted(known))}."
+        for place, name, known in _unknown(members, kind, ())
+    ]
+
+
+def _within(place: tuple[str, ...]) -> str:
+    return "".join(f"{part}: " for part in place)
+
+
+def _unknown(
     members: Mapping[str, msgspec.Raw], kind: object, place: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    """Yield for each member that looks misspelt where it is, its name, and what is meant."""
+) -> Iterator[tuple[tuple[str, ...], str, frozenset[str]]]:
+    """Yield for each member that the type does not have where it is, its name, and those that the type has there."""
     known = _members_of(kind)
-    for name, meant in _look_alikes(members.keys() - known, known) if known else ():
-        yield place, name, meant
+    for name in sorted(members.keys() - known) if known else ():
+        yield place, name, known
     for name, field in _with_objects(kind).items():
         raw = bytes(members.get(name, b""))
         if field.body is not None and raw[:1] == b"{":
-            yield from _misspelt(_decode_members(raw), field.body, (*place, name))
+            yield from _unknown(_decode_members(raw), field.body, (*place, name))
         elif field.named is not None and raw[:1] == b"{":
             for key, value in _decode_members(raw).items():
                 if bytes(value)[:1] == b"{":
-                    yield from _misspelt(_decode_members(value), field.named, (*place, name, key[:60]))
+                    yield from _unknown(_decode_members(value), field.named, (*place, name, key[:60]))
         elif field.bodies is not None and raw[:1] == b"[":
             objects = _objects_in(raw)
             names = set[str]().union(*objects)  # reports of workers come by the hundred, and seldom have other members
             if names <= _members_of(field.bodies) and names.isdisjoint(_with_objects(field.bodies)):
                 continue
             for index, inner in enumerate(objects):
-                yield from _misspelt(inner, field.bodies, (*place, f"{name}[{index}]"))
+                yield from _unknown(inner, field.bodies, (*place, f"{name}[{index}]"))
 
 
 def _objects_in(raw: bytes) -> list[Members]:
@@ -207,8 +217,8 @@ def refuse_misspelt(members: Mapping[str, msgspec.Raw], kind: object, *, inside:
     InvalidRequest
         A member looks misspelt.
     """
-    for place, name, meant in _misspelt(members, kind, ()):
-        if inside or not place:
+    for place, name, known in _unknown(members, kind, ()):
+        if (inside or not place) and (meant := meant_by(name, known)) is not None:
             raise InvalidRequest(
                 f"Unknown member {name[:60]!r}; did you mean {meant!r}?", field=".".join((*place, name))
             )

@@ -37,7 +37,7 @@ Start = Annotated[
 ]
 
 
-class SchemaBody(Struct):
+class SchemaBody(Arguments, Struct):
     """A version of the JSON Schema for the arguments of a job type. ``args_schema`` is an alias of ``schema``."""
 
     job_type: str | None = None
@@ -79,7 +79,7 @@ class BatchSchema(Struct):
     idempotency_key: str | None = None
 
 
-class BulkSteeringBody(Struct):
+class BulkSteeringBody(Arguments):
     """The jobs of a bulk operation: either those in ``job_ids`` or all that match ``filter``.
 
     With ``dry_run``, which needs a ``filter``, nothing is changed, and the answer says what would be done.
@@ -393,7 +393,7 @@ class AdjustmentBody(Arguments, forbid_unknown_fields=True):
         return {"by": self.priority_adjustment or 0, "to": self.priority}
 
 
-class PurgeBody(Struct):
+class PurgeBody(Arguments, Struct):
     """The finished jobs to delete; ``confirm`` must be true."""
 
     states: list[str] = []
@@ -401,7 +401,7 @@ class PurgeBody(Struct):
     confirm: bool = False
 
 
-class ConfirmedFilterBody(Struct):
+class ConfirmedFilterBody(Arguments):
     """The jobs of an operation; ``confirm`` must be true, unless it is a ``dry_run``, which changes nothing."""
 
     filter: dict[str, Json] | None = None
@@ -409,7 +409,7 @@ class ConfirmedFilterBody(Struct):
     dry_run: bool = False
 
 
-class DeadLettersBody(Struct):
+class DeadLettersBody(Arguments):
     """The dead letters of an operation; ``confirm`` must be true, unless it is a ``dry_run``, which changes nothing."""
 
     filter: dict[str, Json] | None = None

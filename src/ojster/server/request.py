@@ -19,7 +19,14 @@ from ojster.core.calls import Arguments
 from ojster.core.errors import Forbidden, InvalidPayload, InvalidRequest, PayloadTooLarge, Unsupported
 from ojster.core.ids import canonical_job_id, new_id
 from ojster.core.json_objects import Members, read_members
-from ojster.core.parsing import meant_by, misspelt_members, refuse_misspelt, use_canonical_job_ids, without_nulls
+from ojster.core.parsing import (
+    meant_by,
+    misspelt_members,
+    refuse_misspelt,
+    unknown_members,
+    use_canonical_job_ids,
+    without_nulls,
+)
 from ojster.core.refusals import ExtensionNotSupported, size_details
 from ojster.core.tenant import check_tenant
 from ojster.core.turns import read_aside
@@ -392,6 +399,8 @@ class HttpRequest:
         if is_from_worker:
             report: Any = body
             self.warnings = misspelt_members(members, kind) + report.idle()
+        elif is_call:
+            self.warnings = unknown_members(members, kind)[:MAX_COMPLAINTS]
         use_canonical_job_ids(body)
         return body
 

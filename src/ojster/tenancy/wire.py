@@ -320,7 +320,7 @@ class DeletedTenantAnswer(Struct):
     deleted: Literal[True] = True
 
 
-class SessionBody(Struct):
+class SessionBody(Arguments):
     """The token with which a browser logs in: of Ojster, or of the OpenID Connect provider."""
 
     token: Annotated[str, Meta(min_length=1, max_length=4_000)]

@@ -95,7 +95,7 @@ class FlowAnswer(Struct):
         return FlowRecords(*(getattr(self, name) for name in self.__struct_fields__))
 
 
-class MessageBody(Struct):
+class MessageBody(Arguments):
     """A message to a flow: a name by which it is received, and any JSON value, ``null`` by default.
 
     ``step`` is the path of a step that is the flow, if the workflow itself is none. A message with an

@@ -55,7 +55,8 @@ async def _register(request: HttpRequest, body: SchemaBody, type: str | None, ve
         raise InvalidRequest("'schema' and 'args_schema' differ. Send one of them.", field="args_schema")
     if body.compatible_with:
         request.warnings = [
-            "The member 'compatible_with' has no effect: each version is checked by its own schema alone."
+            *request.warnings,
+            "The member 'compatible_with' has no effect: each version is checked by its own schema alone.",
         ]
     if not schemas:
         raise InvalidRequest("'schema' is missing. Send a JSON Schema.", field="schema")
