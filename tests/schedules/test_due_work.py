@@ -112,6 +112,8 @@ async def test_the_death_of_a_worker_is_no_failure_of_its_jobs(bench: Bench) -> 
     assert (job.state, job.attempt, job.losses) == ("available", 1, 1), "the first time it runs again at once"
     job = await die(bench)
     assert (job.state, job.attempt, job.losses) == ("retryable", 2, 2), "then after a growing delay"
+    (why,) = (await bench.service.jobs.explain(job.id)).reasons
+    assert "Attempt 2 of 3 failed" in why.message
     assert job.retry_delay is not None
     assert 500_000 <= job.retry_delay <= 1_500_000
     await bench.run_due(after=2)

@@ -12,7 +12,7 @@ import { State } from "../ui/states";
 import { asked, type Chosen, chosenIn, FilterBar, LABELS, toggled, valuesOf, Views } from "./job-filters";
 import { NewJobDialog } from "./job/NewJob";
 
-export type Job = Schemas["JobBody"] & { worker_id?: string; progress?: number | { progress?: number; message?: string } };
+export type Job = Schemas["JobBody"] & { worker_id?: string; losses?: number; progress?: number | { progress?: number; message?: string } };
 
 export function JobsPage() {
   const [, go] = useLocation();
@@ -307,7 +307,7 @@ function JobList(props: {
     },
     { label: "State", cell: (job) => <State state={job.state} /> },
     { label: "Queue", className: "wide", cell: (job) => <span class="clip">{job.queue}</span> },
-    { label: "Attempt", className: "wider num", cell: (job) => `${job.attempt} of ${job.max_attempts}` },
+    { label: "Attempt", className: "wider num", cell: attemptOf },
     { label: "Waited", className: "wider num", cell: waitedOf },
     { label: "Ran", className: "wider num", cell: ranOf },
     { label: "Created", className: "wide num", cell: (job) => <Time at={job.created_at} /> },
@@ -390,6 +390,11 @@ export function waitedOf(job: Job): string {
 export function ranOf(job: Job): string {
   const start = startOf(job);
   return start && (job.state === "active" || endOf(job)) ? between(start, endOf(job)) : "–";
+}
+
+/** Number of the last attempt of a job, and how many it may have: those whose workers died do not count. */
+export function attemptOf(job: Job): string {
+  return `${job.attempt} of ${Math.max(job.max_attempts + (job.losses ?? 0), job.attempt, 1)}`;
 }
 
 export const endOf = (job: Job): string | undefined => job.completed_at ?? job.discarded_at ?? job.cancelled_at;

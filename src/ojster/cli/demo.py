@@ -56,7 +56,7 @@ class _DemoJob:
             self.states.append(state)
             if not console.is_terminal:
                 job = self.handle.job
-                console.print(f"{job.type:16} {state:10} attempt {job.attempt}/{job.max_attempts}  {_note(job)}")
+                console.print(f"{job.type:16} {state:10} attempt {job.attempt}/{job.possible_attempts}  {_note(job)}")
 
 
 @click.command(
@@ -179,7 +179,7 @@ def _render(acts: list[_DemoJob], thumbnails: list[JobHandle[Any]], note: str) -
             job.type,
             act.story,
             state_text(job.state),
-            f"{job.attempt}/{job.max_attempts}",
+            f"{job.attempt}/{job.possible_attempts}",
             _bar(_fraction(job)),
             Text(_note(job)[:48], style="bright_black"),
         )

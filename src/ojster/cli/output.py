@@ -184,7 +184,7 @@ def job_rows(jobs: Iterable[Job]) -> Iterable[Sequence[Any]]:
             job.type,
             job.queue,
             state_text(job.state),
-            f"{job.attempt}/{job.max_attempts}",
+            f"{job.attempt}/{job.possible_attempts}",
             ago(job.created_at),
             note,
         )

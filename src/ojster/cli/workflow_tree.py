@@ -127,7 +127,7 @@ def _line(step: StepInfo) -> Text:
         line.append(f"{step.type} ", style="cyan")
     line.append(step.state, style=style)
     if step.attempt and step.attempt > 1:
-        line.append(f" attempt {step.attempt}/{step.max_attempts}", style="yellow")
+        line.append(f" attempt {step.attempt}", style="yellow")
     if step.progress is not msgspec.UNSET:
         progress = msgspec.json.decode(step.progress)
         line.append(f" {progress.get('progress', 0):.0%} {progress.get('message') or ''}", style="yellow")

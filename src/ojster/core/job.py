@@ -170,6 +170,11 @@ class Job(msgspec.Struct, gc=False):
         return self.attempt - self.losses
 
     @property
+    def possible_attempts(self) -> int:
+        """The number of attempts that the job may have: ``max_attempts``, and those that did not count towards it."""
+        return max(self.max_attempts + self.losses, self.attempt, 1)
+
+    @property
     def error(self) -> dict[str, Any] | None:
         """The error of the last failed attempt; ``None`` if there was none or the job succeeded after it."""
         if self.errors is None or self.state == JobState.COMPLETED:

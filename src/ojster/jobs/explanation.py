@@ -63,7 +63,7 @@ def _of_state(job: Job) -> Iterator[Reason]:
         case JobState.SCHEDULED:
             yield Reason("scheduled", f"It is scheduled for {due}.", until=due)
         case JobState.RETRYABLE:
-            message = f"Attempt {job.attempt} of {job.max_attempts} failed; the next one is at {due}."
+            message = f"Attempt {job.attempt} of {job.possible_attempts} failed; the next one is at {due}."
             yield Reason("retry", message, until=due)
         case JobState.PENDING if job.started_at is not None:
             message = "It is suspended until somebody resumes it."
@@ -74,7 +74,7 @@ def _of_state(job: Job) -> Iterator[Reason]:
             yield Reason("pending", "It waits for an approval: activate it.")
         case JobState.ACTIVE:
             worker = "a worker" if job.worker_id is None else f"the worker {called(job.worker_id)!r}"
-            message = f"It runs on {worker}, attempt {job.attempt} of {job.max_attempts}; its lease ends at {due}."
+            message = f"It runs on {worker}, attempt {job.attempt} of {job.possible_attempts}; its lease ends at {due}."
             yield Reason("active", message, until=due)
         case state if state in FINISHED:
             yield Reason("finished", f"It is {state} and runs no more, unless it is retried.")

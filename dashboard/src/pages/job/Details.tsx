@@ -6,7 +6,7 @@ import { number, period, tail, Time } from "../../ui/format";
 import { Json } from "../../ui/json";
 import { Bar, Card, Facts, JobLink } from "../../ui/parts";
 import { Line } from "../../ui/plain";
-import { endOf, type Job, ranOf, waitedOf } from "../Jobs";
+import { attemptOf, endOf, type Job, ranOf, waitedOf } from "../Jobs";
 
 /** Attributes that the page shows elsewhere, or that are of no use to people; the others are listed as they are. */
 const SHOWN = new Set([
@@ -87,7 +87,7 @@ export function Details({ job }: { job: Job }) {
         ],
         ["Requires", known.requires !== undefined && <Json value={known.requires} label="what it requires" />],
         ["Created by", known.created_by],
-        ["Attempt", `${job.attempt} of ${job.max_attempts}`],
+        ["Attempt", attemptOf(job)],
         ["Priority", String(job.priority)],
         ["Created", <Time at={job.created_at} />],
         ["Available", job.enqueued_at && <Time at={job.enqueued_at} />],

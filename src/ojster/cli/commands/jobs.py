@@ -165,7 +165,7 @@ def show_job(job_id: str, url: str, as_json: bool) -> None:
     if as_json:
         print_json(job_json(job))
         return
-    console.print(job.type, state_text(job.state), f"attempt {job.attempt} of {job.max_attempts}", style="bold")
+    console.print(job.type, state_text(job.state), f"attempt {job.attempt} of {job.possible_attempts}", style="bold")
     shown = msgspec.json.format(bytes(job_json(job)), indent=2).decode()
     console.print(Syntax(shown, "json", background_color="default", word_wrap=True))
 
