@@ -197,6 +197,8 @@ IDLE: list[tuple[dict[str, Any], str]] = [
     ({"keys": ["queue"], "args_keys": ["order"]}, "unique.args_keys has no effect"),
     ({"keys": ["args"], "meta_keys": ["order"]}, "unique.meta_keys has no effect"),
     ({"states": []}, "unique has no effect, because unique.states is empty."),
+    ({"period": "PT0S"}, "unique has no effect, because its period is 0."),
+    ({"within": "PT0.0S"}, "unique has no effect, because its period is 0."),
 ]
 
 

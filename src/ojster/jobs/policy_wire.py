@@ -215,6 +215,8 @@ def _idle_members(unique: Mapping[str, Any]) -> Iterator[str]:
             yield f"unique.{name} has no effect, because unique.keys does not have {dimension!r}. Add it."
     if unique.get("states") == []:
         yield "unique has no effect, because unique.states is empty. Leave it out for all states of unfinished jobs."
+    if _period(unique) == 0:
+        yield "unique has no effect, because its period is 0. Leave it out for jobs of any age."
 
 
 def parse_unique_policy(policy: Any) -> UniquePolicy:
@@ -262,7 +264,7 @@ def parse_unique_policy(policy: Any) -> UniquePolicy:
     )
 
 
-def _period(policy: dict[str, Any]) -> int | None:
+def _period(policy: Mapping[str, Any]) -> int | None:
     millis = policy.get("period_ms")
     if millis is not None and (type(millis) is not int or not 0 <= millis <= LONGEST_MILLIS):
         raise InvalidRequest("unique.period_ms must be a number of milliseconds.", field="unique.period_ms")
