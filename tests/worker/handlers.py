@@ -8,6 +8,7 @@ import os
 import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from ojster import App, DeadLetter, Discard, JobContext, RateLimit, RateLimited, Retry, Snooze, current_job
@@ -268,5 +269,5 @@ def process_logs(text: str) -> int:
 
     from ojster.handlers.kept_logs import _Collector
 
-    logging.getLogger("shop").info(text)
+    logging.getLogger("shop").info(text, extra={"path": Path()})
     return sum(isinstance(handler, _Collector) for handler in logging.getLogger().handlers)

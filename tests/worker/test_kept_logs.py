@@ -226,7 +226,7 @@ async def test_lines_after_the_end_are_dropped() -> None:
     await asyncio.sleep(0)
 
 
-async def test_child_processes_send_their_lines_while_they_run(app: App) -> None:
+async def test_child_processes_send_their_lines_while_they_run(app: App, caplog: pytest.LogCaptureFixture) -> None:
     from ojster.worker.children import ChildPool
     from tests.worker import handlers
 
@@ -242,6 +242,10 @@ async def test_child_processes_send_their_lines_while_they_run(app: App) -> None
     assert await pool.run(handlers.app.handlers["process.logs"], ["order 8"]) == 0
     await pool.close()
     assert [(line.level, line.message) for line in lines] == [("info", "order 7")]
+    written = [record for record in caplog.records if record.name == "shop"]
+    assert [record.getMessage() for record in written] == ["order 7", "order 8"], "the worker writes them as its own"
+    assert {record.process for record in written}.isdisjoint({os.getpid(), None})
+    assert [getattr(record, "path", None) for record in written] == ["."] * 2
 
 
 async def test_workers_of_a_server_send_lines_over_http(service: Service) -> None:

@@ -138,6 +138,17 @@ def collecting(level: LogLevel, offer: Offer) -> Iterator[None]:
         _collector.end()
 
 
+def log_again(record: logging.LogRecord) -> None:
+    """Give a record of a child process to the handlers of this one, but not to the attempt, which has its line."""
+    logger = logging.getLogger(record.name)
+    token = _keeper.set(None)
+    try:
+        if logger.isEnabledFor(record.levelno):
+            logger.handle(record)
+    finally:
+        _keeper.reset(token)
+
+
 class LogReports:
     """Sends the lines of one attempt, in order, at most once a second. From its creation on, it collects them.
 

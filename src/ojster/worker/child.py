@@ -3,7 +3,7 @@
 Started as ``python -m ojster.worker.child SOCKET LIFELINE LEVEL`` with two file descriptors: a connected socket, at
 whose end it exits, and a pipe to which only the worker has the other end. When the worker dies, however it dies, a
 guardian kills the child with everything that its handlers have started, so that no job goes on that another worker may
-get. LEVEL is the level of the worker's root logger: otherwise ``keep_logs`` would keep no line below ``warning``.
+get. LEVEL is the level of the worker's root logger: otherwise no line below ``warning`` would be kept, or written.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ import traceback
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import cache, partial
+from logging.handlers import QueueHandler
+from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -35,12 +37,15 @@ from ojster.handlers.middleware import through_thread_middleware
 from ojster.handlers.outcomes import Released
 from ojster.handlers.provision import provided
 from ojster.handlers.register import HandlerRegister
-from ojster.jobs.job_logs import LogLevel, NewLine
+from ojster.jobs.job_logs import LogLevel
 from ojster.storage.urls import url_in_environment
 from ojster.worker.failures import class_names, described
 from ojster.worker.recycling import peak_memory
 
 T = TypeVar("T")
+
+Send = Callable[[dict[str, Any]], None]
+"""Sends something to the worker."""
 
 
 def main() -> None:
@@ -54,7 +59,7 @@ def main() -> None:
     lives = _Lives()
     while header := stream.read(4):
         request = msgspec.json.decode(stream.read(int.from_bytes(header, "big")), type=_Request)
-        outcome = _run(request, lives, partial(_send_line, connection))
+        outcome = _run(request, lives, partial(_send, connection))
         _send(connection, outcome | {"peak": peak_memory()})
     lives.end()
 
@@ -63,13 +68,27 @@ _sending = threading.Lock()
 
 
 def _send(connection: socket.socket, answer: dict[str, Any]) -> None:
-    encoded = msgspec.json.encode(answer)
+    encoded = msgspec.json.encode(answer, enc_hook=str)  # records may have any members
     with _sending:  # threads of a handler log at the same time
         connection.sendall(len(encoded).to_bytes(4, "big") + encoded)
 
 
-def _send_line(connection: socket.socket, line: NewLine) -> None:
-    _send(connection, {"line": line})
+class _Relay(QueueHandler):
+    """Hands log records to the worker, whose handlers write them. The queue is not used."""
+
+    def __init__(self, send: Send) -> None:
+        super().__init__(SimpleQueue())
+        self._send = send
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        """Send a record, with its message and traceback as text."""
+        self._send({"record": vars(record)})
+
+
+def _relay_logs(send: Send) -> None:
+    """Let the worker write what is logged here, unless the application has set up logging itself."""
+    if not logging.getLogger().handlers:
+        logging.getLogger().addHandler(_Relay(send))
 
 
 def _fork_guardian(lifeline: int, connection: socket.socket) -> None:
@@ -153,19 +172,20 @@ class _Entered(Generic[T]):
             raise raised
 
 
-def _run(request: _Request, lives: _Lives, send_line: Callable[[NewLine], None]) -> dict[str, Any]:
+def _run(request: _Request, lives: _Lives, send: Send) -> dict[str, Any]:
     is_set_up = False
     try:
         with url_in_environment(request.url):  # modules may read it; handlers, and what they start, do not see it
             _set_up(request.setup)
             is_set_up = True
             handler, app = _handler(request.root or request.module, request.type)
+        _relay_logs(send)
         if request.url is not None and request.url != app.url:
             app.choose_url(request.url)
         lives.begin(app)
         if request.keep_logs is not None:
             handler = copy.copy(handler)
-            handler.function = _kept(handler.function, request.keep_logs, send_line)
+            handler.function = _kept(handler.function, request.keep_logs, lambda line: send({"line": line}))
         result = msgspec.Raw(result_to_json(handler.type, _call(handler, app, request, lives)))
     except Released as released:
         return {"release": msgspec.to_builtins(released.release("", "", 0))}

@@ -17,7 +17,7 @@ import msgspec
 from ojster.core.declared_options import Bytes, CheckedOptions, PositiveCount
 from ojster.core.job import Job
 from ojster.handlers.job_type import JobType
-from ojster.handlers.kept_logs import LogReports
+from ojster.handlers.kept_logs import LogReports, log_again
 from ojster.handlers.outcomes import Released
 from ojster.jobs.failure import Failure
 from ojster.jobs.job_logs import NewLine
@@ -130,9 +130,11 @@ class _Child:
         while True:
             size = int.from_bytes(await self.reader.readexactly(_HEADER), "big")
             answer = msgspec.json.decode(await self.reader.readexactly(size))
-            if "line" not in answer:
+            if "record" in answer:
+                log_again(logging.makeLogRecord(answer["record"]))
+            elif "line" not in answer:
                 break
-            if log is not None:
+            elif log is not None:
                 log.offer(msgspec.convert(answer["line"], NewLine))
         self.jobs += 1
         self.peak = answer["peak"]
