@@ -564,6 +564,24 @@ def test_handlers_with_a_process_run_in_threads_on_the_same_database() -> None:
     assert done == ["inner"]
 
 
+def test_cron_jobs_do_not_fire_while_what_has_failed_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ojster.api.in_memory.MAX_ATTEMPTS", 20)
+    local, attempts = App(), list[int]()
+
+    @local.cron("* * * * *", overlap_policy="enqueue")
+    @local.job("flaky", retry=Retry(max_attempts=2, initial_interval=600))
+    def flaky() -> None:
+        attempts.append(len(attempts))
+        if len(attempts) % 2:
+            raise OSError
+
+    with JobTester(local) as jobs:
+        jobs.advance(60)
+        assert [job.type for job in jobs.drain().completed] == ["flaky"]
+        jobs.advance(60)
+        assert len(jobs.drain().completed) == 1, "afterwards they do"
+
+
 @pytest.mark.parametrize("tenant", [None, "acme"])
 def test_each_occurrence_of_a_cron_job_fires_without_a_drain_before(tenant: str | None) -> None:
     local = App("sqlite:///unused.db", tenant=tenant)
