@@ -28,6 +28,7 @@ from ojster import (
     PayloadTooLarge,
     Unique,
     Worker,
+    chain,
 )
 from ojster.handlers.codec import Codec, Codecs
 from ojster.handlers.job_options import request_of
@@ -84,6 +85,23 @@ async def test_encrypted_data_has_the_specified_layout() -> None:
     assert AESGCM(NEW).decrypt(data[1:13], data[13:], None) == b"[1,2]"
     assert len(data) == 1 + 12 + len(b"[1,2]") + 16
     assert len({Encryption({"k": NEW}).encode(b"") for _ in range(50)}) == 50, "no nonce is used twice"
+
+
+async def test_a_cron_job_changes_with_its_arguments_and_the_key_and_not_with_each_worker(
+    shared_url: str, apps: list[App]
+) -> None:
+    stored: list[Any] = []
+    for args, keys in ((1, "o"), (1, "o"), (2, "o"), (2, "on")):
+        app, _ = application(shared_url, Encryption({key: key.encode() * 32 for key in keys}, keys[-1]))
+        apps.append(app)
+        app.cron("0 5 * * *", args)(app.handlers["keep"])
+        app.cron("0 6 * * *", chain(app.handlers["keep"].s(args)), name="flow")
+        await work(app)
+        stored.append({cron.name: (cron.template, cron.workflow) for cron in await app.client().schedules.all()})
+    first, again, changed, rotated = stored
+    assert again == first
+    for name in first:
+        assert len({first[name], changed[name], rotated[name]}) == 3, name
 
 
 async def test_keys_are_rotated_by_adding_one(shared_url: str, apps: list[App]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -13,6 +14,7 @@ from ojster.client.interface import Client
 from ojster.core.errors import Forbidden, NotFound, OjsterError
 from ojster.core.json_objects import Members
 from ojster.core.tenant import called
+from ojster.handlers.codec import CodecError, Codecs
 from ojster.handlers.register import HandlerRegister
 from ojster.handlers.signature_schema import signatures_of
 from ojster.jobs.names import DEFAULT_QUEUE, check_queue_name
@@ -59,7 +61,7 @@ async def register(client: Client, app: HandlerRegister) -> None:
     await _announce(client, app)
     for cron in () if app.is_eager else app.crons:  # nothing would wait for their time
         try:
-            await _insist(partial(_register_cron, client, cron), f"the cron job {cron.name}")
+            await _insist(partial(_register_cron, client, app, cron), f"the cron job {cron.name}")
         except Forbidden as refusal:
             log.error("the server rejected the cron job %s: %s", cron.name, refusal)
     try:
@@ -132,7 +134,7 @@ async def _put_defaults(client: Client, type: str, members: Members) -> None:
         log.warning("the defaults of the job type %s: %s", type, warning)
 
 
-async def _register_cron(client: Client, cron: Cron) -> None:
+async def _register_cron(client: Client, app: HandlerRegister, cron: Cron) -> None:
     """Register a cron job, disabled if an operator has disabled it."""
     try:
         known = await client.schedules.find(cron.name)
@@ -140,8 +142,30 @@ async def _register_cron(client: Client, cron: Cron) -> None:
         pass
     else:
         cron = msgspec.structs.replace(cron, enabled=known.enabled)
+        if app.codecs and _decoded(app, known) == _decoded(app, cron):  # encrypted again, it would count as changed
+            cron = msgspec.structs.replace(cron, template=known.template, workflow=known.workflow)
     for warning in (await client.schedules.register(cron)).warnings:
         log.warning("the cron job %s: %s", cron.name, warning)
+
+
+def _decoded(app: HandlerRegister, cron: Cron) -> Any:
+    """Return what a cron job starts, as it is without codecs; as it is stored if this application cannot decode it."""
+    starts = msgspec.json.decode(cron.workflow or cron.template)
+    try:
+        return _without_codecs(app.codecs, starts)
+    except CodecError:
+        return starts
+
+
+def _without_codecs(codecs: Codecs, value: Any) -> Any:
+    match value:
+        case dict():
+            plain = {name: _without_codecs(codecs, member) for name, member in value.items()}
+            is_job = isinstance(value.get("args"), list)
+            return plain | {"args": codecs.decode(value["args"], value.get("meta") or {})} if is_job else plain
+        case list():
+            return [_without_codecs(codecs, element) for element in value]
+    return value
 
 
 async def deregister(client: Client, worker_id: str, still_running: int) -> None:
