@@ -95,6 +95,13 @@ def test_a_flow_is_declared_without_parentheses_as_a_job_is(app: App) -> None:
         app.flow(5)(order)  # type: ignore[call-overload]
 
 
+def test_an_orchestrator_is_declared_without_parentheses_as_a_job_is(app: App) -> None:
+    @app.orchestrator
+    class Release(Orchestrator): ...
+
+    assert (app.orchestrators, Release.name) == ({"release": Release}, "release")
+
+
 @pytest.mark.parametrize(
     ("name", "what"),
     [

@@ -163,7 +163,7 @@ CALLS: Final[list[tuple[str, Callable[[App], object], str]]] = [
     ("a negative time limit", lambda app: timeouts({"a": -1}), "'seconds' is {'a': -1}"),
     ("an attempt before the first", lambda app: FakeContext(attempt=0), "'attempt' is 0"),
     ("a process that is a text", lambda app: app.job("p", process="no"), "'process' is 'no'"),  # type: ignore[call-overload]
-    ("an orchestrator that is a number", lambda app: app.orchestrator(5), "'name' is 5"),  # type: ignore[arg-type]
+    ("an orchestrator that is a number", lambda app: app.orchestrator(5), "'name' is 5"),  # type: ignore[call-overload]
 ]
 """Calls with a value that an option does not take, and what is said of it."""
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, Self, TypeVar, overload
 
 from ojster.client.interface import Client
-from ojster.core.declared_options import checks_options
+from ojster.core.declared_options import check_option
 from ojster.handlers.code_version import code_version_of
 from ojster.handlers.codec import Codec, Codecs
 from ojster.handlers.cron_declaration import CronDeclaration, check_free_cron
@@ -171,8 +171,13 @@ class HandlerRegister(HandleOwner, ABC):
         for package in packages:
             import_modules_named(name, package)
 
-    @checks_options
-    def orchestrator(self, name: str | None = None) -> Callable[[type[O]], type[O]]:
+    @overload
+    def orchestrator(self, name: type[O], /) -> type[O]: ...
+
+    @overload
+    def orchestrator(self, name: str | None = None) -> Callable[[type[O]], type[O]]: ...
+
+    def orchestrator(self, name: Any = None) -> Any:
         """Declare a class as an orchestrator: it adds steps to a workflow while the workflow runs.
 
         It runs in workers of this application, and in servers started with it (``ojster serve --app``).
@@ -185,7 +190,7 @@ class HandlerRegister(HandleOwner, ABC):
         Returns
         -------
         Callable
-            A decorator that registers the class and returns it.
+            A decorator that registers the class and returns it. ``@app.orchestrator`` is one, too.
 
         Raises
         ------
@@ -194,6 +199,9 @@ class HandlerRegister(HandleOwner, ABC):
         InvalidRequest
             The name is malformed. The decorator raises it.
         """
+        if isinstance(name, type):
+            return self.orchestrator()(name)
+        check_option("name", name, str | None)
 
         def declare(kind: type[O]) -> type[O]:
             kind.name = name or kind.__name__.lower()
