@@ -127,8 +127,10 @@ async def test_no_worker_is_given_a_wait_and_a_retried_workflow_waits_again(flow
     ],
 )
 async def test_what_is_no_wait_is_refused(flow: WorkflowBench, wrong: dict[str, Any]) -> None:
-    with pytest.raises(InvalidWorkflow):
+    with pytest.raises(InvalidWorkflow) as refused:
         await flow.create(chain({"type": "wait"} | wrong))
+    if wrong == {"delay": 3}:
+        assert "Write 'delay' as a duration such as 'PT30S'" in refused.value.message
 
 
 async def test_a_job_that_waits_for_nothing_is_refused(flow: WorkflowBench) -> None:

@@ -126,7 +126,10 @@ def read_wait(raw: bytes | msgspec.Raw) -> WaitTarget:
     try:
         wait = msgspec.json.decode(raw, type=WaitTarget)
     except msgspec.MsgspecError as error:
-        message = f"The wait is malformed; it can have 'delay', 'until' or 'timeout', 'form', and 'remind': {error}."
+        message = (
+            f"The wait is malformed: {error}. Write 'delay' as a duration such as 'PT30S', or 'until' as a time stamp; "
+            "besides, it can have 'timeout', 'form' and 'remind'."
+        )
         raise InvalidRequest(message, field=ATTRIBUTE) from None
     if wait.delay is not None and wait.until is not None:
         raise InvalidRequest("A wait can have 'delay' or 'until', not both.", field=ATTRIBUTE)
