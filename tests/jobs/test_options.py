@@ -170,6 +170,12 @@ def test_an_option_that_makes_no_sense_is_refused_with_its_name(given: dict[str,
     assert reason in refused.value.message
 
 
+def test_a_rate_of_the_whole_queue_beside_a_key_brings_a_warning() -> None:
+    (warning,) = read({"options": {"rate_limit": {"key": "k", "max_per_second": 5}}}).warnings
+    assert warning.startswith("rate_limit.max_per_second limits the whole queue")
+    assert read({"options": {"rate_limit": {"max_per_second": 5}}}).warnings == ()
+
+
 @pytest.mark.parametrize(("raw", "kind"), [(b"[]", "an array"), (b'"x"', "a string"), (b"5", "a number")])
 def test_options_that_are_no_object_are_refused(raw: bytes, kind: str) -> None:
     with pytest.raises(InvalidRequest, match=f"The 'options' attribute must be a JSON object, not {kind}") as refused:

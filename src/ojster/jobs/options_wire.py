@@ -204,6 +204,10 @@ def _warnings_of(unknown: Set[str]) -> list[str]:
 def _policy_warnings(values: Mapping[str, Any]) -> list[str]:
     limit = values.get("rate_limit")
     of_limit = misspellings(limit, RATE_LIMIT_MEMBERS, "The member of rate_limit") if isinstance(limit, dict) else []
+    if isinstance(limit, dict) and limit.get("key") and limit.get("max_per_second"):
+        of_limit.append(
+            "rate_limit.max_per_second limits the whole queue of the job. Use 'rate' for the jobs with the key."
+        )
     return policy_warnings(values) + of_limit
 
 
