@@ -33,7 +33,13 @@ async def page_of(http: Http, path: str) -> str:
 
 @BUILT
 async def test_every_address_below_is_a_page_that_finds_its_files(http: Http) -> None:
-    for path, base in (("", "./"), ("jobs", "./"), ("jobs/x", "../"), ("workflows/x/compare/y", "../../../")):
+    for path, base in (
+        ("", "./"),
+        ("jobs", "./"),
+        ("jobs/x", "../"),
+        ("workflows/x/compare/y", "../../../"),
+        ("queues/a%2Fb", "../"),
+    ):
         shown = await page_of(http, f"/dashboard/{path}")
         assert f'<base href="{base}">' in shown, path
     answer = await http("GET", "/dashboard")

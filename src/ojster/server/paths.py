@@ -28,9 +28,13 @@ def with_encoded_slashes(scope: Scope) -> Scope:
 
 
 def path_parameters(scope: Scope) -> dict[str, str]:
-    """Return the parameters of a path, with the id of a job in lower case; other ids and names are any text."""
+    """Return the parameters of a path, with the id of a job in lower case; other ids and names are any text.
+
+    The address of a page of the dashboard, ``path``, has its segments, in which slashes stay encoded.
+    """
     parameters: dict[str, str] = {
-        name: value.replace(_SLASH, "/") for name, value in scope.get("path_params", {}).items()
+        name: value.replace(_SLASH, "%2F" if name == "path" else "/")
+        for name, value in scope.get("path_params", {}).items()
     }
     if not _OF_A_JOB.search(scope["path"]):
         return parameters
