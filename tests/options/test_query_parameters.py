@@ -292,7 +292,13 @@ async def test_a_malformed_page_is_refused_by_each_list(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("path", "parameter"),
-    [("/job-facets", "since"), ("/job-facets", "until"), ("/admin/stats/history", "since"), ("/events", "limit")],
+    [
+        ("/job-facets", "since"),
+        ("/job-facets", "until"),
+        ("/admin/stats/history", "since"),
+        ("/events", "limit"),
+        ("/files", "before"),
+    ],
 )
 async def test_the_refusal_of_a_malformed_parameter_names_it(path: str, parameter: str) -> None:
     refused = await asked(scene(path, {}), {parameter: "x"}, With(None))

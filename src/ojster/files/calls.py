@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import Annotated, Final
+
+from msgspec import Meta
 
 from ojster.core.access import MAKE, Operation
 from ojster.core.calls import Call, Calls, Deletion, Handled
@@ -12,6 +14,9 @@ from ojster.files.file import File, NewFile
 from ojster.files.wire import DeletedFileAnswer, FileAnswer, FileBody, FilesAnswer
 
 _TAG: Final = "Files"
+
+FileId = Annotated[str, Meta(pattern="^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", description="Id of a file.")]
+"""The id of a file, as ids are compared: any other text would be before all of them, or after."""
 
 
 class FileCalls(Calls):
@@ -26,7 +31,7 @@ class FileCalls(Calls):
         """Show a file or the progress of its upload; with ``job_id``, only if it belongs to that job's workspace."""
 
     @Call("GET", "/files", "list_files", _TAG, FilesAnswer)
-    async def select(self, limit: PageLimit = 50, before: str | None = None) -> list[File]:
+    async def select(self, limit: PageLimit = 50, before: FileId | None = None) -> list[File]:
         """List files, newest first, at most 200; with ``before``, only files created before that one."""
 
     @Deletion("DELETE", "/files/{id}", "delete_file", _TAG, DeletedFileAnswer)
