@@ -13,10 +13,14 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import click
 import psycopg
 import pytest
+from django.core.management.base import CommandParser
 
+from ojster.cli.main import cli
 from ojster.django.backend import _url_beside
+from ojster.django.management.commands.ojster import Command
 from ojster.storage.postgres.url import parse_postgres_url
 from tests import forked
 
@@ -175,3 +179,13 @@ def test_django_without_tasks_says_what_to_install(monkeypatch: pytest.MonkeyPat
     monkeypatch.delitem(sys.modules, "ojster.django.tasks_api", raising=False)
     with pytest.raises(ImportError, match=r"needs django-tasks .* Run: pip install 'ojster\[django\]'"):
         importlib.import_module("ojster.django.tasks_api")
+
+
+def test_the_help_of_the_command_names_commands_of_ojster() -> None:
+    parser = CommandParser()
+    Command().add_arguments(parser)
+    (action,) = [action for action in parser._actions if action.dest == "command"]
+    named = re.findall(r"manage\.py ojster ([a-z-]+)", Command.help)
+    named += re.split(r", | or ", str(action.help).partition("such as ")[2])
+    assert len(named) == 6
+    assert set(named) <= set(cli.list_commands(click.Context(cli)))

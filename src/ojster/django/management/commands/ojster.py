@@ -21,12 +21,12 @@ APP: Final = "ojster.django.worker:app"
 class Command(BaseCommand):
     """Run a command of ``ojster`` with the database of the tasks."""
 
-    help = "Run workers of the tasks, and inspect them: 'manage.py ojster worker', 'manage.py ojster status'."
+    help = "Run workers of the tasks, and inspect them: 'manage.py ojster worker', 'manage.py ojster jobs list'."
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Take everything that follows."""
-        parser.add_argument("command", help="a command of 'ojster', such as worker, status, jobs or dead-letter")
+        parser.add_argument("command", help="a command of 'ojster', such as worker, queues, jobs or dead-letter")
         parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments and options")
 
     def handle(self, *args: Any, command: str, arguments: list[str], **options: Any) -> None:
