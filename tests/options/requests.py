@@ -921,6 +921,7 @@ COMBINATIONS: Final[list[tuple[str, dict[str, Any]]]] = [
     ("RateLimitOverrideBody", {"on_limit": "drop"}),
     ("BulkSteeringBody", {"filter": {"type": "a"}, "limit": 3}),
     ("SchemaBody", {"compatible_with": ["2"], "title": "A"}),
+    ("BatchSchema", {"jobs": [step()], "queue": "other"}),
     ("TenantBody", {"fairness_weight": 3, "limits": {"fairness_weight": 2}}),
 ]
 """Members that a request cannot have together: it is refused, or brings a warning."""

@@ -61,7 +61,7 @@ class EnqueueBody(Struct):
     options: OptionsBody | None = None
 
 
-class BatchBody(Struct):
+class BatchBody(Arguments):
     """Jobs to enqueue together."""
 
     jobs: list[Raw]

@@ -283,16 +283,20 @@ async def _perform(
     style: _AnswerFormat,
 ) -> Answer:
     atomic = mode == "atomic"
+    of_request, request.warnings = request.warnings, ()  # they belong to those of the jobs, in one list
 
     def answer(outcomes: Sequence[ItemOutcome]) -> StoredReply:
         entries = list(map(_entry, outcomes, items))
         succeeded = sum(entry.refusal is None for entry in entries)
         reply = style.answer(action, entries, _Totals(len(entries), succeeded), atomic)
         warnings = [
-            f"The job at index {index}: {warning}"
-            for index, item in enumerate(items)
-            if isinstance(item, NewJob)
-            for warning in item.warnings
+            *of_request,
+            *(
+                f"The job at index {index}: {warning}"
+                for index, item in enumerate(items)
+                if isinstance(item, NewJob)
+                for warning in item.warnings
+            ),
         ]
         if not warnings:
             return reply
