@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from ojster.core.durations import SECOND
-from ojster.core.errors import InvalidRequest
+from ojster.core.errors import Conflict, InvalidRequest
 from ojster.core.json_objects import read_members
 from ojster.jobs import bulk_service, filter_walk
-from ojster.jobs.bulk import ALLOWED_STATES, Action
+from ojster.jobs.bulk import ALLOWED_STATES, Action, KeyedPush, push_once
 from ojster.jobs.filter_walk import JobFilter
 from ojster.jobs.idempotency import ABANDONED_AFTER_US, IN_PROGRESS, Key, StoredReply, begin, finish, renew
 from ojster.jobs.sweeps import SweepBatch, WalkStep
@@ -194,3 +194,16 @@ async def test_jobs_are_swept_by_the_pattern_of_their_last_error(bench: Bench, m
     found = await bench.service.bulk.sweep(Action.RETRY, JobFilter(error_pattern="card … was lost"))
     assert (found.matched, found.succeeded) == (5, 5)
     assert await bench.service.jobs.count() == {"default": {"available": 5, "discarded": 15, "active": 0}}
+
+
+async def test_requests_with_one_idempotency_key_in_one_call_push_one_job(bench: Bench) -> None:
+    jobs = [await bench.service.jobs.prepare(request()) for _ in range(4)]
+    keyed = [
+        KeyedPush(new, Key("push", key, fingerprint), lambda pushed: StoredReply(201, pushed.job.id.encode()))
+        for new, key, fingerprint in zip(jobs, "aaba", ("as one", "as one", "", "as another"), strict=True)
+    ]
+    first, again, other, conflict = await bench.service.database.run_many(push_once, keyed)
+    assert first == again == StoredReply(201, jobs[0].id.encode())
+    assert other == StoredReply(201, jobs[2].id.encode())
+    assert isinstance(conflict, Conflict)
+    assert (await bench.service.jobs.select()).total == 2

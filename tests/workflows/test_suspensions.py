@@ -279,9 +279,11 @@ async def test_resuming_has_one_winner_whatever_happens_at_the_same_time(flow: W
         other = calls.pop(rival)
         for unused in calls.values():
             unused.close()
+        won: Sequence[object]
         if is_first:
-            won = await asyncio.gather(resume(flow, 1), other, return_exceptions=True)
-        else:
+            ends = [await asyncio.gather(call, return_exceptions=True) for call in (resume(flow, 1), other)]
+            won = [end for (end,) in ends]
+        else:  # in one transaction
             won = (await asyncio.gather(other, resume(flow, 1), return_exceptions=True))[::-1]
         assert all(not isinstance(end, Exception) or isinstance(end, OjsterError) for end in won), won
         found = await flow.find(one)

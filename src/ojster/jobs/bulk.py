@@ -25,7 +25,7 @@ from ojster.jobs.new_job import NewJob
 from ojster.jobs.push import Pushed, admit, find_room, follow_up_pushes, push
 from ojster.jobs.sweeps import SweepBatch, SweepBatchResult
 from ojster.jobs.transitions import ChangedJob
-from ojster.storage.call import for_each
+from ojster.storage.call import for_each, runs_first
 from ojster.storage.transaction import Later, Transaction
 
 
@@ -150,18 +150,25 @@ class KeyedPush(msgspec.Struct, frozen=True):
     answer: Callable[[Pushed], StoredReply]
 
 
-@for_each
-def push_once(tx: Transaction, batch: KeyedPush) -> StoredReply | OjsterError | Later:
+@runs_first
+def push_once(tx: Transaction, batches: Sequence[KeyedPush]) -> list[StoredReply | OjsterError | Later]:
     """Push each job, or return the stored reply of the request that has pushed it."""
-    known = recall(tx, batch.key)
-    if known is None:
-        (pushed,) = push(tx, [(batch.job,)])
+    known = [recall(tx, batch.key) for batch in batches]
+    new: dict[tuple[str, str], int] = {}
+    for place, batch in enumerate(batches):
+        if known[place] is None:
+            new.setdefault((batch.key.operation, batch.key.key), place)
+    places = list(new.values())
+    # In one call, which locks queues and tenants in one order.
+    for place, pushed in zip(places, push(tx, [(batches[place].job,) for place in places]), strict=True):
         if isinstance(pushed, list):
-            known = batch.answer(pushed[0])
-            remember(tx, batch.key, known)
+            reply = batches[place].answer(pushed[0])
+            remember(tx, batches[place].key, reply)
+            known[place] = reply
         else:
-            known = pushed
-    return known
+            known[place] = pushed
+    # What is left repeats another request of this call.
+    return [push_once(tx, [batch])[0] if reply is None else reply for batch, reply in zip(batches, known, strict=True)]
 
 
 def _do_all(tx: Transaction, bulk: Bulk) -> list[ItemOutcome | Later]:
@@ -185,6 +192,8 @@ def _do(tx: Transaction, bulk: Bulk) -> list[ItemOutcome | Later]:
     if bulk.action is Action.ENQUEUE:
         jobs = [item for _, item in wanted if isinstance(item, NewJob)]
         if bulk.atomic and (full := find_room(tx, [jobs])[0]) is not None:
+            if isinstance(full, Later):
+                raise _RolledBack([full])
             raise _NoRoom([_at(place, copy(full)) for place, _ in wanted])
         for (place, _), result in zip(wanted, _push(tx, jobs, bulk.atomic), strict=True):
             outcomes[place] = _at(place, result) if isinstance(result, OjsterError) else result[0]

@@ -139,7 +139,13 @@ def _acknowledge_any(tx: Transaction, acknowledgements: Sequence[Acknowledgement
 def _lock_reported(tx: Transaction, acks: Sequence[Acknowledgement]) -> dict[str, Job]:
     """Lock reported jobs, and read what their completion must know of their steps, unless it changes these first."""
     ids, nodes = [ack.job_id for ack in acks], [ack.node for ack in acks if ack.node is not None]
-    if not nodes or any(ack.append or ack.changes is not None or ack.result_file is not None for ack in acks):
+    if any(ack.append or ack.changes is not None or ack.result_file is not None for ack in acks):
+        for lock_limits in hooks(tx).before_growth:
+            lock_limits(tx, [ack.job_id for ack in acks if ack.append])
+        jobs = tx.lock_jobs(ids)
+        lock_with(tx, jobs.values())  # else each report would lock its workflow when its turn comes
+        return jobs
+    if not nodes:
         return tx.lock_jobs(ids)
     ahead = [foresight for foresee in hooks(tx).foresee if (foresight := foresee(tx, nodes)) is not None]
     jobs, rows = tx.lock_jobs_and_read(ids, [query for foresight in ahead for query in foresight.queries])

@@ -130,6 +130,9 @@ class Extension:
         """Return the delay, in microseconds, of one more retry after a job has used all attempts of its policy."""
         return None
 
+    def before_growth(self, tx: Transaction, ids: Sequence[str]) -> None:
+        """Lock what limits the steps that jobs, given by their ids, are about to add, before the jobs are locked."""
+
     def lock(self, tx: Transaction, jobs: Iterable[Job]) -> None:
         """Lock what changes together with locked jobs, all at once, so that no two transactions deadlock."""
 
@@ -269,7 +272,7 @@ class Hooks:
         self.freed = overriding("freed")
         self.failed = overriding("failed")
         self.last_retry = overriding("last_retry")
-        self.lock = overriding("lock")
+        self.before_growth, self.lock = overriding("before_growth"), overriding("lock")
         self.due = overriding("due")
         self.go_on = overriding("go_on")
         self.end_wait = overriding("end_wait")

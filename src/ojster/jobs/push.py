@@ -26,6 +26,7 @@ from ojster.jobs.models import Copies
 from ojster.jobs.new_job import NewJob, Reach
 from ojster.jobs.transitions import cancel_job
 from ojster.jobs.versions import version_number
+from ojster.storage.call import runs_first
 from ojster.storage.transaction import Later, Transaction
 
 MADE_AT_ONCE: Final = 250
@@ -39,6 +40,7 @@ class Pushed(msgspec.Struct, gc=False):  # a call makes a thousand: the garbage 
     existing: bool = False
 
 
+@runs_first
 def push(tx: Transaction, groups: Sequence[Group]) -> list[list[Pushed] | OjsterError | Later]:
     """Insert groups of jobs; return the jobs of each group, or the error for which the whole group was refused."""
     # Locked before room is taken: a push that must wait for a key runs again, and would take room each time.

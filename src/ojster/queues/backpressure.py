@@ -10,7 +10,7 @@ Spec: ojs-backpressure
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -20,26 +20,35 @@ from ojster.core.job import Job
 from ojster.core.job_table import AVAILABLE_CONDITIONS, JOB_COLUMNS
 from ojster.core.tenant import called
 from ojster.jobs.failure import Failure
+from ojster.jobs.limit_locks import held_by_others, lock_limits
 from ojster.jobs.new_job import NewJob
 from ojster.jobs.transitions import discard
 from ojster.queues.rules import Bound, queue_bounds
-from ojster.storage.transaction import Transaction
+from ojster.storage.transaction import Later, Transaction
 
 DEPTH_STATES: Final = ("available", "scheduled", "retryable", "pending")
 """States in which a job counts towards the depth of its queue. Spec: ojs-backpressure 3"""
 
 
-def make_room(tx: Transaction, groups: Sequence[Sequence[NewJob]]) -> list[QueueFull | None]:
+def make_room(tx: Transaction, groups: Sequence[Sequence[NewJob]]) -> list[QueueFull | Later | None]:
     """Reserve places for groups of jobs to push; return ``None`` or the refusal for each group.
+
+    A group must wait if another transaction holds one of its queues: see ``lock_limits``.
 
     Where the oldest jobs make room for new ones, they do so after the push (``drop_oldest``): it may still be refused.
     """
     bounds = queue_bounds(tx)
     if not bounds:
         return [None for _ in groups]
-    places = _places(tx, sorted({job.queue for group in groups for job in group if job.queue in bounds}), bounds)
-    results: list[QueueFull | None] = []
+    # Pushes that count at the same time would all take the last place.
+    concerned = {job.queue for group in groups for job in group if job.queue in bounds}
+    held = lock_limits(tx, "queues", concerned)
+    places = {queue: bounds[queue].max_depth - depth_of(tx, queue) for queue in sorted(concerned - held)}
+    results: list[QueueFull | Later | None] = []
     for group in groups:
+        if held and any(job.queue in held for job in group):
+            results.append(held_by_others())
+            continue
         wanted = Counter(job.queue for job in group if job.queue in bounds)
         full = next(
             (
@@ -84,18 +93,6 @@ def _count(tx: Transaction, queue: str, states: Sequence[str]) -> int:
         tx.execute("SELECT state, jobs FROM job_counts WHERE queue = :queue", {"queue": queue})
     )
     return sum(counted.get(state, 0) + tx.effects.counts.get((queue, state), 0) for state in states)
-
-
-def _places(tx: Transaction, queues: Iterable[str], bounds: Mapping[str, Bound]) -> dict[str, int]:
-    """Return the free places of each queue, and lock out other pushes until the transaction ends."""
-    places = {}
-    for queue in queues:
-        if tx.for_update:
-            # Pushes that count at the same time would all take the last place. Where transactions write one at a time,
-            # the statement is not needed.
-            tx.execute("SELECT name FROM queues WHERE name = :name" + tx.for_update, {"name": queue})
-        places[queue] = bounds[queue].max_depth - depth_of(tx, queue)
-    return places
 
 
 def _can_drop(tx: Transaction, queue: str, bound: Bound, wanted: int, places: int) -> bool:

@@ -5,15 +5,36 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from ojster.core.errors import OjsterError
 from ojster.storage.transaction import Transaction
 
 A = TypeVar("A")
 R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 TransactionFunction = Callable[[Transaction, Sequence[A]], Sequence[R]]
 """A transaction function that serves many calls at once: a list of arguments in, a list of results out."""
+
+
+_FIRST: Final[set[object]] = set()
+
+
+def runs_first(operation: F) -> F:
+    """Have a transaction function run before the others of a transaction: its locks come first."""
+    _FIRST.add(operation)
+    return operation
+
+
+def place_of(operation: TransactionFunction[Any, Any]) -> tuple[bool, str, str]:
+    """Return the place of a transaction function among those of one transaction.
+
+    It does not depend on which call arrives first. Otherwise one transaction would lock what one function needs before
+    what another one needs, and a second transaction the other way around, and each would wait for the other. The order
+    of locks is in docs/adr/0006-postgresql-concurrency.md.
+    """
+    name = getattr(operation, "__qualname__", type(operation).__qualname__)
+    return operation not in _FIRST, operation.__module__, name
 
 
 def for_each(function: Callable[[Transaction, A], R]) -> Callable[[Transaction, Sequence[A]], list[R]]:

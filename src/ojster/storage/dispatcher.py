@@ -27,7 +27,7 @@ from weakref import WeakSet
 from ojster.core.errors import BackendError, BackendUnavailable, InvalidRequest, OjsterError
 from ojster.core.printable import unstorable
 from ojster.core.tuning import long_work
-from ojster.storage.call import LongPoll, PendingCall, Port, TransactionFunction
+from ojster.storage.call import LongPoll, PendingCall, Port, TransactionFunction, place_of
 from ojster.storage.effects import UNKNOWN_COUNT
 from ojster.storage.inbox import Inbox
 from ojster.storage.parked import ParkedCalls
@@ -387,11 +387,13 @@ class Dispatcher:
         self.ring([topics[0] for call in calls if call.poll is not None for topics in call.poll.topics.values()])
 
     def _apply(self, tx: Transaction, calls: Sequence[PendingCall]) -> None:
-        """Run calls by operation, in order of arrival; but fetches last, so that they find what others push."""
+        """Run calls by operation, in the order of ``place_of``, and fetches last: they find what others push."""
         alike: dict[TransactionFunction[Any, Any], list[PendingCall]] = {}
         for call in calls:
             alike.setdefault(call.operation, []).append(call)
-        for operation, group in sorted(alike.items(), key=lambda named_group: named_group[1][0].poll is not None):
+        if len(alike) > 1:
+            alike = dict(sorted(alike.items(), key=lambda item: (item[1][0].poll is not None, *place_of(item[0]))))
+        for operation, group in alike.items():
             if len(group) == 1:
                 group[0].results = operation(tx, group[0].arguments)
                 continue

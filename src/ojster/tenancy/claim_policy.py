@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence, Set
 from typing import Final
 
 from ojster.core.job import Job
+from ojster.core.queue_names import names_opened
 from ojster.core.tenant import NOBODY
 from ojster.jobs.claim_policy import ClaimPolicy, Pipeline, Share, TakeOfTenant, UsageProbes
 from ojster.jobs.claim_position import last_places
@@ -44,7 +45,11 @@ class TenantPolicy(ClaimPolicy):
         for share in shares:
             if share.tenant is None:
                 tenants |= {tenant for queue in share.queues for tenant in self._tenants_in(queue)}
-        self._rooms = tenant_capacities(self.tx, tenants)
+        rooms = tenant_capacities(self.tx, tenants)
+        self._rooms = {tenant: room or 0 for tenant, room in rooms.items()}
+        if None in rooms.values():
+            queues = {queue for share in shares for queue in share.queues}
+            self.tx.effects.skipped.update(name for queue in queues for name in names_opened(queue))
 
     def serve_tenants(self, queue: str, wanted: int, take: TakeOfTenant) -> list[Job]:
         """Find jobs of a queue for all tenants, in turn.

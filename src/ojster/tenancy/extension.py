@@ -9,10 +9,11 @@ from ojster.core.job import Job
 from ojster.core.tenant import shown_tenant
 from ojster.jobs.claim_policy import ClaimPolicy, UsageProbes
 from ojster.jobs.extension import Extension, Group
+from ojster.jobs.queries import find_owners
 from ojster.jobs.reason import LimitUse, Reason
 from ojster.storage.transaction import Transaction
 from ojster.tenancy.claim_policy import TENANTS_WAIT, TenantPolicy
-from ojster.tenancy.quotas import check_tenant_limits, free_tenants, is_busy, quota_uses
+from ojster.tenancy.quotas import check_tenant_limits, free_tenants, is_busy, lock_tenants, quota_uses
 from ojster.tenancy.tenant import tenants_by_id
 
 
@@ -22,6 +23,12 @@ class TenancyExtension(Extension):
     def refuse_push(self, tx: Transaction, groups: Sequence[Group]) -> Sequence[OjsterError | None]:
         """Refuse jobs beyond the limits of their tenants."""
         return check_tenant_limits(tx, groups)
+
+    def before_growth(self, tx: Transaction, ids: Sequence[str]) -> None:
+        """Lock the tenants of jobs, as a push does before it comes to workflows."""
+        if tx.for_update and ids and any(tenant.limits_pushes for tenant in tenants_by_id(tx).values()):
+            (owners,) = find_owners(tx, [tuple(ids)])
+            lock_tenants(tx, {tenant for tenant, _ in owners.values()})
 
     def freed(self, tx: Transaction, jobs: Sequence[Job]) -> None:
         """Wake fetches for tenants that have room again."""

@@ -18,10 +18,11 @@ from ojster.core.errors import TenantLimitExceeded
 from ojster.core.states import JobState
 from ojster.core.tenant import called, shown_tenant
 from ojster.jobs.extension import hooks
+from ojster.jobs.limit_locks import held_by_others, lock_limits
 from ojster.jobs.queries import counts_of_tenant
 from ojster.jobs.reason import LimitUse
 from ojster.storage.effects import PerTransaction
-from ojster.storage.transaction import Transaction
+from ojster.storage.transaction import Later, Transaction
 from ojster.tenancy.tenant import Tenant, tenants_by_id
 
 _ANNOUNCED: Final = PerTransaction[Counter[str]](Counter)
@@ -34,23 +35,23 @@ DEPTH_STATES: Final = (JobState.AVAILABLE.value, JobState.SCHEDULED.value)
 # Claims
 
 
-def tenant_capacities(tx: Transaction, tenants: Set[str]) -> dict[str, int]:
+def tenant_capacities(tx: Transaction, tenants: Set[str]) -> dict[str, int | None]:
     """Return the number of jobs that may still start for each tenant with a concurrency limit.
 
-    The rows of tenants with free capacity stay locked until the transaction ends.
+    Tenants with free capacity stay locked for claims until the transaction ends; ``None``: another transaction has
+    locked the tenant.
     """
-    rooms = {}
-    for tenant in sorted(tenants & tenants_by_id(tx).keys()):
-        most = tenants_by_id(tx)[tenant].max_concurrency
-        if most is None:
-            continue
-        rooms[tenant] = _room(tx, tenant, most)
-        if rooms[tenant] and tx.for_update:
-            # A tenant at its limit is not locked, so that its other claims do not queue. One with room is: claims that
-            # count at the same time would all take the last place. Counted again, because others may have committed
-            # during the wait. Tenants in the order of their names, so that two claims do not wait in a circle.
-            tx.execute("SELECT id FROM tenants WHERE id = :id" + tx.for_update, {"id": tenant})
-            rooms[tenant] = _room(tx, tenant, most)
+    limits = {tenant: tenants_by_id(tx)[tenant].max_concurrency for tenant in tenants & tenants_by_id(tx).keys()}
+    rooms: dict[str, int | None] = {
+        tenant: _room(tx, tenant, most) for tenant, most in limits.items() if most is not None
+    }
+    # A tenant at its limit is not locked. One with room is: claims that count at the same time would all take the last
+    # place. Counted again, because others may have committed meanwhile. The lock is tried, not awaited, as those of
+    # limits are (`Gate.enter`), and is not that of pushes: these hold it, and would wait for each other and for claims.
+    keys = {f"claims of {tenant}": tenant for tenant, room in rooms.items() if room}
+    held = tx.lock_keys(keys)
+    for key, tenant in keys.items() if tx.for_update else ():
+        rooms[tenant] = None if key in held else _room(tx, tenant, limits[tenant] or 0)
     return rooms
 
 
@@ -117,8 +118,12 @@ class Counted(Protocol):
         """When it is to run, in microseconds since the epoch; ``None``: now."""
 
 
-def check_tenant_limits(tx: Transaction, groups: Sequence[Sequence[Counted]]) -> list[TenantLimitExceeded | None]:
+def check_tenant_limits(
+    tx: Transaction, groups: Sequence[Sequence[Counted]]
+) -> list[TenantLimitExceeded | Later | None]:
     """Return the error for each group of jobs that exceeds a limit of its tenants, else ``None``.
+
+    A group must wait if another transaction holds one of its tenants: see ``lock_limits``.
 
     Spec: ojs-multi-tenancy 8.2
     """
@@ -126,9 +131,13 @@ def check_tenant_limits(tx: Transaction, groups: Sequence[Sequence[Counted]]) ->
     if not configured:
         return [None for _ in groups]
     concerned = {job.tenant for group in groups for job in group} & configured.keys()
-    allowances = {tenant: _Allowance(tx, configured[tenant]) for tenant in sorted(concerned)}
-    results: list[TenantLimitExceeded | None] = []
+    held = lock_tenants(tx, concerned)
+    allowances = {tenant: _Allowance(tx, configured[tenant]) for tenant in concerned - held}
+    results: list[TenantLimitExceeded | Later | None] = []
     for group in groups:
+        if held and any(job.tenant in held for job in group):
+            results.append(held_by_others())
+            continue
         wanted = Counter(job.tenant for job in group if job.tenant in allowances)
         later = Counter(job.tenant for job in group if (job.scheduled_at or 0) > tx.now)
         refusal = next(
@@ -142,6 +151,13 @@ def check_tenant_limits(tx: Transaction, groups: Sequence[Sequence[Counted]]) ->
     for allowance in allowances.values():
         allowance.close()
     return results
+
+
+def lock_tenants(tx: Transaction, tenants: Set[str]) -> Set[str]:
+    """Lock those of the tenants whose pushes are limited; return those that other transactions hold."""
+    # Pushes that count at the same time would all take the last place, or the rest of the window.
+    configured = tenants_by_id(tx)
+    return lock_limits(tx, "tenants", [id for id in tenants & configured.keys() if configured[id].limits_pushes])
 
 
 def charge_growth(tx: Transaction, tenant: str, jobs: int, at_once: int) -> None:
@@ -161,7 +177,8 @@ def charge_growth(tx: Transaction, tenant: str, jobs: int, at_once: int) -> None
     """
     if (limits := tenants_by_id(tx).get(tenant)) is None or not jobs:
         return
-    allowance = _Allowance(tx, limits)
+    held = lock_tenants(tx, {tenant})
+    allowance = _Allowance(tx, limits, tx.for_update if held else "")  # the workflow cannot be postponed, so it waits
     if refusal := allowance.refusal(jobs, 0, can_wait=False):
         raise refusal
     _ANNOUNCED(tx)[tenant] += at_once
@@ -175,9 +192,9 @@ def forget_announced(tx: Transaction) -> None:
 
 
 class _Allowance:
-    """Jobs that a tenant may still push. Its row stays locked until the transaction ends."""
+    """Jobs that a tenant may still push. ``lock``: the locking clause, unless its row is locked already."""
 
-    def __init__(self, tx: Transaction, tenant: Tenant) -> None:
+    def __init__(self, tx: Transaction, tenant: Tenant, lock: str = "") -> None:
         self._tx = tx
         self._tenant = tenant
         self._pushed = 0
@@ -185,10 +202,8 @@ class _Allowance:
         if not tenant.limits_pushes:
             return
         rate = tenant.max_enqueue_rate
-        # Pushes that count at the same time would all take the last place, or the rest of the window.
-        rows = tx.execute(
-            "SELECT window_started_at, window_used FROM tenants WHERE id = :id" + tx.for_update, {"id": tenant.id}
-        )
+        query = "SELECT window_started_at, window_used FROM tenants WHERE id = :id" + lock
+        rows = tx.execute(query, {"id": tenant.id})
         if rate is not None:
             started_at, used = rows[0] if rows else (0, 0)
             self._window = (tx.now, 0) if tx.now - started_at >= rate.period else (started_at, used)

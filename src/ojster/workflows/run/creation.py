@@ -15,9 +15,9 @@ from ojster.collections.contents import promise
 from ojster.core.durations import MINUTE, SECOND
 from ojster.core.errors import BackendUnavailable, Duplicate, OjsterError
 from ojster.jobs.idempotency import remember
-from ojster.storage.call import for_each, returns_refusal
+from ojster.storage.call import for_each, returns_refusal, runs_first
 from ojster.storage.transaction import Transaction
-from ojster.tenancy.quotas import check_tenant_limits
+from ojster.tenancy.quotas import check_tenant_limits, lock_tenants
 from ojster.workflows.plan.values import NewWorkflow, Plan
 from ojster.workflows.run.advance import Advance
 from ojster.workflows.run.graph import LoadedGraph, workflow_row
@@ -28,8 +28,10 @@ from ojster.workflows.stored_workflow import HIDDEN, StoredWorkflow, WorkflowSta
 from ojster.workflows.targets import refuse_target
 
 
+@runs_first
 def create(tx: Transaction, requests: Sequence[NewWorkflow]) -> list[str | OjsterError]:
     """Create workflows and start those that are due; for each, return its id or an error."""
+    lock_tenants(tx, {new.tenant for new in requests})  # together: they are checked one by one
     graph = LoadedGraph(tx)
     run = Advance(graph)
     results: list[str | OjsterError] = []
@@ -65,6 +67,7 @@ def parts_of(plan: Plan) -> Iterator[Plan]:
         yield Plan(edges=edges, promised=plan.promised & set(edges))
 
 
+@runs_first
 @for_each
 def begin(tx: Transaction, new: NewWorkflow) -> int | OjsterError:
     """Create workflows without nodes that nobody sees; for each, return its ``seq`` or an error."""

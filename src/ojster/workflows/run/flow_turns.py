@@ -15,6 +15,7 @@ from msgspec import UNSET, Raw
 
 from ojster.core.errors import Conflict, InvalidRequest, OjsterError, PayloadTooLarge
 from ojster.core.job import Job
+from ojster.jobs.extension import hooks
 from ojster.jobs.leases import refusal_of_attempt
 from ojster.jobs.queries import no_job
 from ojster.jobs.scope import merged
@@ -174,6 +175,8 @@ def _delete(tx: Transaction, keys: Sequence[tuple[int, str]]) -> None:
 
 def _take_any(tx: Transaction, turns: Sequence[Turn]) -> list[FlowRecords | OjsterError]:
     """Do the same with a look at each job first, whatever its turn says."""
+    for lock_limits in hooks(tx).before_growth:
+        lock_limits(tx, [turn.job_id for turn in turns if any(record.kind == "run" for record in turn.records)])
     jobs = tx.lock_jobs([turn.job_id for turn in turns])
     results: list[FlowRecords | OjsterError | None] = [
         refusal_of_attempt(jobs.get(turn.job_id), turn) for turn in turns
