@@ -143,6 +143,10 @@ class Extension:
         """Return the ids of the jobs with an expired lease whose workers count as dead."""
         return frozenset()
 
+    def progressed(self, tx: Transaction, jobs: Sequence[Job]) -> Set[str]:
+        """Return the ids of jobs whose attempt, which ends with the death of its worker, has done lasting work."""
+        return frozenset()
+
     def lose(self, tx: Transaction, job: Job) -> None:
         """Follow up on an attempt that ended because its worker was lost."""
 
@@ -279,7 +283,7 @@ class Hooks:
         self.forget = overriding("forget")
         self.forgettable = overriding("forgettable")
         self.succeeded_late = overriding("succeeded_late")
-        self.died, self.lose = overriding("died"), overriding("lose")
+        self.died, self.progressed, self.lose = overriding("died"), overriding("progressed"), overriding("lose")
         self.settle = overriding("settle")
         self.finish = overriding("finish")
         self.pushed = overriding("pushed")

@@ -204,15 +204,29 @@ def fail_lost_attempts(tx: Transaction, lost: Sequence[tuple[Job, Failure]], los
 
     If the worker has died, another job may be the cause: the attempt does not count towards ``max_attempts``, but
     deaths have a limit of their own. The job runs again at once after the first, and then after growing delays.
+    Those before an attempt that has done lasting work are forgotten.
     """
+    dead = [job for job, _ in lost if job.losses and loss is Loss.WORKER]
+    further = {id for ask in hooks(tx).progressed for id in ask(tx, dead)} if dead else set()
     for job, failure in lost:
-        if loss is Loss.WORKER:
-            job.losses += 1
-            tx.execute("UPDATE jobs SET losses = :losses WHERE seq = :seq", {"losses": job.losses, "seq": job.seq})
+        if loss is not Loss.WORKER:
+            fail_attempt(tx, job, failure, loss=loss)
+            continue
+        before = job.losses if job.id in further else 0
+        job.losses += 1 - before
         fail_attempt(tx, job, failure, loss=loss)
+        job.attempt -= before
+        write_losses(tx, [job])
     for job, _ in lost:  # after all: what follows from one may end others of them
         for follow_up in hooks(tx).lose:
             follow_up(tx, job)
+
+
+def write_losses(tx: Transaction, jobs: Iterable[Job]) -> None:
+    """Write how often the workers of jobs have died, and their attempts, which count these deaths."""
+    tx.execute_many(
+        "UPDATE jobs SET losses = ?, attempt = ? WHERE seq = ?", [(job.losses, job.attempt, job.seq) for job in jobs]
+    )
 
 
 def make_available(tx: Transaction, jobs: Iterable[Job]) -> None:

@@ -25,7 +25,7 @@ from ojster.workflows.run.claimed_steps import begin_workflows, claimed_steps
 from ojster.workflows.run.due import process_due_workflows
 from ojster.workflows.run.early_answers import hasten_answered_waits, take_early_answer
 from ojster.workflows.run.expansion import expand_maps, start_deferred
-from ojster.workflows.run.flow_starts import lift_limits_of_starts
+from ojster.workflows.run.flow_starts import lift_limits_of_starts, recorded_since_start
 from ojster.workflows.run.foresight import foresee
 from ojster.workflows.run.growth import grow_all
 from ojster.workflows.run.maps import count_announced
@@ -70,6 +70,10 @@ class WorkflowExtension(Extension):
             "UPDATE nodes SET result = :result WHERE id = :node AND job_id = :id",
             {"result": result, "node": job.node, "id": job.id},
         )
+
+    def progressed(self, tx: Transaction, jobs: Sequence[Job]) -> Set[str]:
+        """Return the ids of jobs that run flows and have recorded local steps since they started."""
+        return recorded_since_start(tx, jobs)
 
     def lose(self, tx: Transaction, job: Job) -> None:
         """Cancel the workflow of a job if it wants that when a worker is lost."""

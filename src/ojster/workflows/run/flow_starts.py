@@ -1,8 +1,9 @@
-"""What limits the start of a flow: it is lifted when the function begins, which then only goes on."""
+"""What flows that have begun are spared: what limits their start, and deaths of workers before they came further."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from typing import Final
 
 from ojster.core.job import Job
 from ojster.jobs.deadlines import total_deadline
@@ -40,3 +41,16 @@ def lift_limits_of_starts(tx: Transaction, jobs: Sequence[Job]) -> None:
                 "seq": job.seq,
             },
         )
+
+
+def recorded_since_start(tx: Transaction, jobs: Sequence[Job]) -> Set[str]:
+    """Return the ids of those jobs that run flows and have recorded a local step in their present attempt."""
+    ids = set()
+    for job in jobs:
+        if job.node is not None and job.started_at is not None and tx.execute(_STEP_SINCE, (job.node, job.started_at)):
+            ids.add(job.id)
+    return ids
+
+
+# Whatever else a flow asks for, it soon waits for it, which forgets the deaths, too.
+_STEP_SINCE: Final = "SELECT 1 FROM flow_records WHERE flow = ? AND kind = 'step' AND ended_at > ? LIMIT 1"

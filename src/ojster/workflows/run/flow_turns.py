@@ -15,11 +15,12 @@ from msgspec import UNSET, Raw
 
 from ojster.core.errors import Conflict, InvalidRequest, OjsterError, PayloadTooLarge
 from ojster.core.job import Job
+from ojster.core.states import JobState
 from ojster.jobs.extension import hooks
 from ojster.jobs.leases import refusal_of_attempt
 from ojster.jobs.queries import no_job
 from ojster.jobs.scope import merged
-from ojster.jobs.transitions import cancel_job
+from ojster.jobs.transitions import cancel_job, write_losses
 from ojster.storage.transaction import Query, Row, RunningAttempt, Transaction
 from ojster.workflows.flow import (
     GIVEN_UP,
@@ -358,12 +359,12 @@ def _suspend(tx: Transaction, waits: Sequence[tuple[Job, Turn]]) -> None:
     """Suspend the jobs of flows that wait."""
     if not waits:
         return
-    lost = [job for job, _ in waits if job.losses]
-    for job in lost:  # it has come further since its worker died, and may live for months
-        job.losses = 0
-    tx.execute_many("UPDATE jobs SET losses = 0 WHERE seq = ?", [(job.seq,) for job in lost])
     keep_positions(tx, [(job.node or 0, turn.position) for job, turn in waits if turn.position is not None])
     suspend_jobs(tx, [(job, turn.wakes_at) for job, turn in waits], SuspensionKind.FLOW)
+    lost = [job for job, _ in waits if job.losses and job.state == JobState.PENDING]
+    for job in lost:  # it has come further since its worker died, and may live for months
+        job.attempt, job.losses = job.counted_attempts, 0
+    write_losses(tx, lost)
 
 
 def _note_seen(tx: Transaction, ends: Sequence[tuple[int, Sequence[Seen]]]) -> None:
