@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from ojster import App, Flow, InvalidRequest, Worker, chain
+from ojster import App, Flow, InvalidRequest, Worker, batch, chain, definition, each, group, result_of
 from ojster.api.flows import FlowType
 from ojster.insight.attention import find_attention
 from ojster.jobs.claim_policy import Claim
+from ojster.jobs.messages import Acknowledgement
 from ojster.jobs.sweeps import Sweep
+from ojster.jobs.versions import version_number
 from ojster.service import Service
 from ojster.workflows.read.selection import WorkflowConditions
 from tests.waiting import PATIENCE
@@ -114,12 +116,12 @@ async def test_a_retry_and_a_fork_stay_with_the_version_to_which_a_run_was_moved
     await work(old, new)
     await run.aretry()
     fork = await run.afork()
-    for each in (run, fork):
-        await each.asend("paid")
+    for one in (run, fork):
+        await one.asend("paid")
     await work(old)
-    assert {(await each.arefresh()).state for each in (run, fork)} == {"running"}
+    assert {(await one.arefresh()).state for one in (run, fork)} == {"running"}
     await work(new)
-    assert {await each.aresult() for each in (run, fork)} == {"new"}
+    assert {await one.aresult() for one in (run, fork)} == {"new"}
 
 
 async def test_flows_inside_others_and_those_that_have_not_begun_are_moved(deploy: Deploy) -> None:
@@ -138,6 +140,33 @@ async def test_flows_inside_others_and_those_that_have_not_begun_are_moved(deplo
     assert (await run.arefresh()).state == "running"
     await work(new)
     assert await run.aresult() == "new"
+
+
+async def test_flows_that_maps_and_definitions_create_later_are_moved(deploy: Deploy) -> None:
+    old = deploy("old", version="1.0")
+    app = old.app
+    assert isinstance(app, App)
+
+    @app.job("first")
+    def first() -> list[int]:
+        return [1, 2]
+
+    await app.adefine("part", batch(group(old.s(), first.s()), on_success=old.s()))
+    listed = chain(first.s().set(id="first"), each(result_of("first"), chain(definition("part"), old.s())))
+    runs = [await app.astart(steps, name="shop") for steps in (listed, each(list(range(20)), old.s()))]
+    assert (await pin(old, "3.0", "2.0", name="shop")).matched == 0
+    assert (await pin(old, "2.0", "1.0", name="shop")).succeeded == 2
+    assert (await pin(old, "2.0", name="shop")).matched == 0
+    service = app.client()
+    assert isinstance(service, Service)
+    versions: set[str] = set()
+    while jobs := await service.jobs.fetch(Claim(("default",), 100, "w1")):
+        versions |= {str(job.version) for job in jobs if job.type == "order"}
+        done = [Acknowledgement(job.id, b"[1,2]", "w1", job.attempt) for job in jobs]
+        await service.jobs.acknowledge(done)
+    for run in runs:
+        assert (await run.arefresh()).state == "completed"
+    assert versions == {str(version_number("2.0"))}
 
 
 async def test_what_has_ended_runs_or_is_another_flow_is_not_moved(deploy: Deploy) -> None:

@@ -28,7 +28,7 @@ MAX_NESTED_DEFINITIONS: Final = 8
 """Maximum nesting depth of definitions in one another."""
 
 _MARK: Final = b'"definition"'
-_HOLDERS: Final = ("steps", "jobs", "callbacks", "do", "fallback", "compensate", "on_error", "on_cancel")
+HOLDERS: Final = ("steps", "jobs", "callbacks", "do", "fallback", "compensate", "on_error", "on_cancel")
 """Members of workflows and steps in which there may be steps."""
 
 _OF_STEPS: Final = frozenset({"type", "options"}).union(*(OWN_MEMBERS[type] for type in CONTAINERS))
@@ -50,7 +50,7 @@ class Nested(msgspec.Struct, frozen=True):
 
 def has_definitions(members: Members) -> bool:
     """Return whether a step of a request may be a definition."""
-    return any(_MARK in bytes(members[name]) for name in _HOLDERS if name in members)
+    return any(_MARK in bytes(members[name]) for name in HOLDERS if name in members)
 
 
 @for_each
@@ -82,7 +82,7 @@ class _Completion:
     def inside(self, members: Members, path: str, around: tuple[str, ...]) -> Members:
         """Return the members of a workflow or a step; ``around``: the names of the definitions around it."""
         changed: Members = {}
-        for name in _HOLDERS:
+        for name in HOLDERS:
             raw = bytes(members.get(name, b"null"))
             if _MARK not in raw:
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Final
 
 import msgspec
@@ -9,11 +10,13 @@ import msgspec
 from ojster.core.errors import Conflict, NotFound, OjsterError
 from ojster.core.job import Job
 from ojster.core.job_table import JOB_COLUMNS
-from ojster.core.json_objects import stored_members
+from ojster.core.json_objects import raw_list, stored_members
 from ojster.core.states import FINISHED, JobState
 from ojster.jobs.versions import version_number
 from ojster.storage.transaction import Held, Transaction
-from ojster.workflows.node import ENDED_STATES, Kind, body_number
+from ojster.workflows.node import ENDED_STATES, EXPANDED, Kind, body_number
+from ojster.workflows.plan.nested_definitions import HOLDERS
+from ojster.workflows.plan.rules import CALLBACKS
 from ojster.workflows.plan.values import Spec, read_spec
 from ojster.workflows.run.advance import Advance
 from ojster.workflows.run.steps import require, wrong_state
@@ -53,10 +56,7 @@ def pin_now(run: Advance, workflow: StoredWorkflow, pin: Pin) -> None:
     tx = run.tx
     require(refuse_pin(tx, workflow, pin))
     specs = _flows_to_pin(tx, workflow, pin)
-    for id, spec in specs.items():
-        assert isinstance(spec.request, msgspec.Raw)
-        spec.request = msgspec.Raw(_with_version(bytes(spec.request), pin.version))
-        tx.execute("UPDATE node_specs SET spec = :spec WHERE id = :id", {"spec": spec.to_json(), "id": id})
+    tx.execute_many("UPDATE node_specs SET spec = ? WHERE id = ?", [(spec.to_json(), id) for id, spec in specs.items()])
     query = f"SELECT {JOB_COLUMNS} FROM jobs WHERE node {tx.among}"
     nodes = (tx.integers(list(specs)),)
     # Here the workflow is locked before the jobs, so locked ones are not waited for: their transactions may wait here.
@@ -78,29 +78,50 @@ def pin_now(run: Advance, workflow: StoredWorkflow, pin: Pin) -> None:
 
 
 def _flows_to_pin(tx: Transaction, workflow: StoredWorkflow, pin: Pin) -> dict[int, Spec]:
-    """Return what the flows in a workflow need to start that are to be pinned, by the node of their function."""
-    low, high = workflow.numbers
-    flows = tx.execute(
-        f"""
-        SELECT id
-        FROM nodes
-        WHERE id BETWEEN :low AND :high AND kind = :kind AND state NOT IN ({ENDED_STATES})
-        """,
-        {"low": low, "high": high, "kind": Kind.FLOW},
+    """Return what the nodes of the flows to pin need to start, pinned, and the maps that create some later; by node."""
+    kinds = ", ".join(f"'{kind}'" for kind in sorted({Kind.FLOW, *EXPANDED}))
+    nodes = tx.execute(
+        f"SELECT id, kind FROM nodes WHERE id BETWEEN ? AND ? AND kind IN ({kinds}) AND state NOT IN ({ENDED_STATES})",
+        workflow.numbers,
     )
-    bodies = tx.integers([body_number(id) for (id,) in flows])
-    rows = tx.execute(f"SELECT id, spec FROM node_specs WHERE id {tx.among} ORDER BY id", (bodies,))
-    specs = {id: read_spec(spec) for id, spec in rows}
-    return {id: spec for id, spec in specs.items() if _is_meant(spec, pin)}
+    ids = tx.integers([body_number(id) if kind == Kind.FLOW else id for id, kind in nodes])
+    rows = tx.execute(f"SELECT id, spec FROM node_specs WHERE id {tx.among} ORDER BY id", (ids,))
+    specs = {id: _pinned(read_spec(spec), pin) for id, spec in rows}
+    return {id: spec for id, spec in specs.items() if spec is not None}
 
 
-def _is_meant(spec: Spec, pin: Pin) -> bool:
-    if not isinstance(spec.request, msgspec.Raw):
-        return False
-    request = msgspec.json.decode(spec.request, type=_Request)
-    pinned = None if request.version is None else version_number(request.version)
+def _pinned(spec: Spec, pin: Pin) -> Spec | None:
+    """Return what a node needs to start, with its flows pinned; ``None`` if it has none of those to pin."""
+    if isinstance(spec.template, msgspec.Raw):
+        template = _pinned_steps(spec.template, pin)
+        return None if template is spec.template else msgspec.structs.replace(spec, template=template)
+    if not isinstance(spec.request, msgspec.Raw) or not _is_meant(spec.request, pin):
+        return None
+    return msgspec.structs.replace(spec, request=msgspec.Raw(_with_version(bytes(spec.request), pin.version)))
+
+
+def _pinned_steps(steps: msgspec.Raw, pin: Pin) -> msgspec.Raw:
+    """Return a step of a request, or a list of them, with its flows pinned; the same object if there are none."""
+    text = bytes(steps)
+    if b'"flow"' not in text or text[:1] not in (b"[", b"{"):
+        return steps
+    if text[:1] == b"[":
+        listed = raw_list(steps)
+        pinned = [_pinned_steps(step, pin) for step in listed]
+        return steps if all(map(operator.is_, listed, pinned)) else msgspec.Raw(_encode(pinned))
+    members = stored_members(steps)
+    inside = {name: members[name] for name in (*HOLDERS, *CALLBACKS) if name in members}
+    changed = {name: new for name, raw in inside.items() if (new := _pinned_steps(raw, pin)) is not raw}
+    if members.get("type") == msgspec.Raw(b'"flow"') and "job" in members and _is_meant(members["job"], pin):
+        changed["job"] = msgspec.Raw(_with_version(bytes(members["job"]), pin.version))
+    return msgspec.Raw(_encode(members | changed)) if changed else steps
+
+
+def _is_meant(request: msgspec.Raw, pin: Pin) -> bool:
+    job = msgspec.json.decode(request, type=_Request)
+    pinned = None if job.version is None else version_number(job.version)
     wanted = pin.from_version is None or pinned == version_number(pin.from_version)
-    return request.type == pin.flow and wanted and pinned != version_number(pin.version)
+    return job.type == pin.flow and wanted and pinned != version_number(pin.version)
 
 
 class _Request(msgspec.Struct):
