@@ -11,6 +11,7 @@ from ojster import chain as chain_of
 from ojster import definition, result_of
 from ojster.core.errors import InvalidWorkflow
 from ojster.core.json_objects import read_members
+from ojster.jobs.messages import Release
 from ojster.jobs.scope import Caller
 from ojster.service import Service
 from ojster.workflows.read.drawing import draw
@@ -198,3 +199,17 @@ async def test_a_nested_definition_is_shown_and_written_in_python(flow: Workflow
     assert (await flow.step("r.0.pack")).type == "pack"
     referring = definition("x", params={"a": result_of("b")})
     assert referring.wire == {"definition": "x", "params": {"a": ref("steps.b.result")}}
+
+
+async def test_a_new_attempt_has_the_latest_version_and_its_other_steps_keep_their_jobs(flow: WorkflowBench) -> None:
+    """A compensation that the version adds gets nodes of the whole workflow, so that those of other steps move."""
+    await define(flow, "part", chain(job("first")))
+    await define(flow, "whole", chain(step("part"), job("a", "its own"), job("b"), retry={"initial_interval": "PT1S"}))
+    flow.id = (await flow.service.workflows.create({"definition": msgspec.Raw(b'"whole"')})).id
+    await define(flow, "part", chain(job("second", compensate=job("undo"))))
+    (first,) = await flow.take()
+    await flow.service.jobs.release([Release(first.id, None, 1, then="retry")])
+    flow.id = (await flow.look()).next_attempt or ""
+    await flow.run_due(after=2)
+    assert await flow.work() == ["second", "a", "b"]
+    assert flow.arguments["a"] == ["its own"]

@@ -178,17 +178,24 @@ def _next_attempt(tx: Transaction, workflow: StoredWorkflow) -> NewWorkflow:
 
 
 def _keep_steps(tx: Transaction, workflow: StoredWorkflow, new: NewWorkflow) -> None:
-    """Give a new attempt the jobs of the previous one, as completed by middleware and the rules of their queues."""
-    first = workflow.root
-    rows = tx.execute(
-        "SELECT id, spec FROM node_specs WHERE id BETWEEN ? AND ?", (first, first + len(new.plan.nodes) - 1)
-    )
-    known = {id - first: read_spec(spec).request for id, spec in rows}
+    """Give a new attempt the jobs of the previous one, as completed by middleware and the rules of their queues.
+
+    A step is found by its path. Numbers of nodes may differ: another version of a definition that is a step may have
+    compensations, for which the whole workflow gets nodes.
+    """
     own_id = msgspec.Raw(_encode(new.id))
-    for node, spec, _ in new.plan.requests():
-        if (request := known.get(node.id, UNSET)) is not UNSET:
-            members = stored_members(request) | {"workflow_id": own_id}
-            new.plan.replace(node, spec, members, tx.now, tx.settings.largest_job, workflow.tenant)
+    steps = {bytes(members["workflow_step"]): (node, spec) for node, spec, members in new.plan.requests()}
+    low, high = workflow.numbers
+    while steps and (rows := tx.execute(_SPECS, (low, high))):  # those that were added while it ran come last
+        low = rows[-1][0] + 1
+        for request in (read_spec(spec).request for _, spec in rows):
+            members = {} if request is UNSET else stored_members(request)
+            if (known := steps.pop(bytes(members.get("workflow_step", b"")), None)) is not None:
+                members["workflow_id"] = own_id
+                new.plan.replace(*known, members, tx.now, tx.settings.largest_job, workflow.tenant)
+
+
+_SPECS: Final = "SELECT id, spec FROM node_specs WHERE id BETWEEN ? AND ? ORDER BY id LIMIT 1000"
 
 
 def _definition_of(tx: Transaction, workflow: StoredWorkflow) -> Definition:
