@@ -128,6 +128,8 @@ class Authenticator:
         """Verified tokens, by the SHA-256 of their text: id, slow hash, and end of validity (epoch microseconds)."""
         self._refused: set[bytes] = set()
         """SHA-256 of texts that are no tokens, as long as the tokens are the same."""
+        self._checks: dict[tuple[int, bytes], asyncio.Task[Token]] = {}
+        """Checks that run, by the version of the tokens and the SHA-256 of the text: all who send it wait for one."""
         self._throttle = Throttle()
         self._use_recorded_at: dict[str, int] = {}
 
@@ -220,16 +222,31 @@ class Authenticator:
         if token is None:
             if quick in self._refused:  # it costs nothing, and must not use up what others at the address may send
                 raise _invalid()
-            address = address_group(caller.address())
-            if address and not self._throttle.allows(
-                f"from {address}", MAX_CHECKS_OF_ADDRESS, CHECKS_PER_SECOND_OF_ADDRESS
-            ):
-                raise TooManyTokens("Too many wrong tokens were sent from this address. Try again in some seconds.")
-            token = await self._look_at(shown, quick, known, now)
+            token = await asyncio.shield(self._check(caller, shown, quick, known, now))
         if now >= self._use_recorded_at.get(token.id, 0) + MIN_TOKEN_USE_INTERVAL_US:
             self._use_recorded_at[token.id] = now
             await self._service.database.run(record_token_uses, token.id)
         return token
+
+    def _check(self, caller: Credentials, shown: str, quick: bytes, known: _Known, now: int) -> asyncio.Task[Token]:
+        """Return the check of a token that is not known to be valid: the one that runs, or a new one."""
+        key = (known.version, quick)
+        if (check := self._checks.get(key)) is not None:
+            return check
+        address = address_group(caller.address())
+        if address and not self._throttle.allows(
+            f"from {address}", MAX_CHECKS_OF_ADDRESS, CHECKS_PER_SECOND_OF_ADDRESS
+        ):
+            raise TooManyTokens("Too many wrong tokens were sent from this address. Try again in some seconds.")
+
+        def ended(task: asyncio.Task[Token]) -> None:
+            del self._checks[key]
+            if not task.cancelled():
+                task.exception()  # if nobody waits any more, it is no error
+
+        check = self._checks[key] = asyncio.create_task(self._look_at(shown, quick, known, now))
+        check.add_done_callback(ended)
+        return check
 
     async def _look_at(self, shown: str, quick: bytes, known: _Known, now: int) -> Token:
         """Check a token that is not known to be valid. The slow hash is computed only if nothing else refuses it."""
