@@ -1002,14 +1002,17 @@ async def test_a_cancelled_flow_that_has_cleaned_up_with_jobs_is_not_done_half_a
             await undo.run(bench.note, "two", undo=bench.note)
             await flow.receive("approval")
 
-    await bench.start(order.s())
-    await bench.work()
-    await bench.service.workflows.cancel(bench.id)
-    await bench.finish()
-    assert bench.done == ["one", "two", "two", "one"]
-    await bench.service.workflows.retry(bench.id)
-    assert (await bench.finish()).state in ("cancelled", "failed")
-    assert bench.done == ["one", "two", "two", "one"]
+    for options, state, code in ({}, "cancelled", None), ({"timeout": 10}, "failed", "workflow_timeout"):
+        bench.done.clear()
+        await bench.start(order.s(), **options)
+        await bench.work()
+        if not options:
+            await bench.service.workflows.cancel(bench.id)
+        ended = await bench.finish()
+        await bench.service.workflows.retry(bench.id)
+        again = await bench.finish()
+        assert [(info.state, info.error and info.error.code) for info in (ended, again)] == [(state, code)] * 2
+        assert bench.done == ["one", "two", "two", "one"]
 
 
 async def test_a_cancellation_during_a_compensation_lets_it_end(bench: FlowBench) -> None:

@@ -14,7 +14,7 @@ from ojster.core.job_table import JOB_COLUMNS
 from ojster.jobs.transitions import make_available
 from ojster.storage.transaction import Transaction
 from ojster.workflows.flow import CANCELLATION, GIVEN_UP, LISTENING
-from ojster.workflows.node import NodeState
+from ojster.workflows.node import Kind, Node, NodeState, body_of
 from ojster.workflows.run.results import NodeOutcome, outcomes
 from ojster.workflows.run.streams import reopen
 from ojster.workflows.suspension import SuspensionKind
@@ -176,6 +176,12 @@ def forget_last_failures(tx: Transaction, flows: Collection[int]) -> None:
         tx.execute(_FORGET_OPEN_LISTENING, {"flow": flow})
         tx.execute(_PUT_MESSAGES_BACK, {"flow": flow})
         tx.execute(_PUT_BROADCASTS_BACK, {"flow": flow})
+
+
+def stays_cancelled(tx: Transaction, node: Node) -> bool:
+    """Return whether a node is a flow with a cancellation that a retry has not forgotten: it has cleaned up."""
+    query = f"SELECT 1 FROM flow_records WHERE flow = ? AND key = '{CANCELLATION}'"
+    return node.kind == Kind.FLOW and bool(tx.execute(query, (body_of(node),)))
 
 
 _LAST_ASKED: Final = """

@@ -10,6 +10,7 @@ from ojster.storage.transaction import Later, Transaction
 from ojster.workflows.node import SUCCESSFUL, Kind, Node, NodeState
 from ojster.workflows.run.advance import Advance
 from ojster.workflows.run.creation import launch
+from ojster.workflows.run.flow_wakeups import stays_cancelled
 from ojster.workflows.run.graph import LoadedGraph
 from ojster.workflows.run.reset import Reset, apply
 from ojster.workflows.run.states import change_workflow
@@ -29,7 +30,7 @@ def retry_now(run: Advance, workflow: StoredWorkflow, _: object) -> None:
     reset.root()
     apply(run, workflow, reset)
     withdraw_items(run.tx, workflow.seq, reset.undone_jobs)
-    _reopen(workflow)
+    _reopen(run, workflow)
     emit(run.tx, "workflow.retried", workflow, retries=workflow.retries)
     launch(run, workflow)
 
@@ -59,7 +60,7 @@ def retry_steps(run: Advance, workflow: StoredWorkflow, item: StepAddress) -> No
     withdraw_items(run.tx, workflow.seq, reset.undone_jobs)
     emit(run.tx, "workflow.step_retried", workflow, step_id=graph.step_id_of(step))
     if is_finished:
-        _reopen(workflow)
+        _reopen(run, workflow)
         change_workflow(workflow, WorkflowState.RUNNING)
         workflow.due_at = None if workflow.timeout is None else run.tx.now + workflow.timeout
     for container in reset.opened:
@@ -125,8 +126,14 @@ def _refuse_again(tx: Transaction, workflow: StoredWorkflow, locks: str | None) 
     return type(refusal)(f"The workflow {workflow.id} cannot be retried. {refusal.message}", **refusal.details)
 
 
-def _reopen(workflow: StoredWorkflow) -> None:
-    """Forget that a workflow has finished."""
+def _reopen(run: Advance, workflow: StoredWorkflow) -> None:
+    """Forget that a workflow has finished, and how, unless it is a flow whose timeout stays."""
+    main = run.graph.parts_of(workflow)[0]
+    if workflow.state == WorkflowState.FAILED and workflow.error is not None and stays_cancelled(run.tx, main):
+        main.verdict = NodeState.FAILED.value
+        run.graph.touch(main)
+    else:
+        workflow.error = None
     workflow.retries += 1
     workflow.resolved_bytes = 0
-    workflow.finished_at = workflow.cancelled_at = workflow.error = workflow.kept_until = None
+    workflow.finished_at = workflow.cancelled_at = workflow.kept_until = None
