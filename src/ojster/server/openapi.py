@@ -27,6 +27,7 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
     _, components = msgspec.json.schema_components(types, ref_template=_REF)
     for struct in _structs_in(types):
         _describe(struct, components[struct.__name__])
+    _spell_out(components)
     paths: dict[str, dict[str, Any]] = {}
     taken: set[str] = set()
     for route in routes:
@@ -71,6 +72,20 @@ def _describe(struct: type, schema: dict[str, Any]) -> None:
     for field in msgspec.structs.fields(struct):
         if field.name in texts:
             schema["properties"][field.encode_name]["description"] = _plain(texts[field.name])
+
+
+def _spell_out(part: Any) -> None:
+    """Say in schemas what JSON Schema implies, because some generators of clients drop a type and its calls without it.
+
+    They are the schema of the items of an array of anything, and the type of a value that is always true.
+    """
+    if isinstance(part, dict):
+        if part.get("type") == "array" and "prefixItems" not in part:
+            part.setdefault("items", {})
+        if part.get("enum") == [True]:
+            part["type"] = "boolean"
+    for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+        _spell_out(inner)
 
 
 def _plain(text: str) -> str:
