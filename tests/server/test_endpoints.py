@@ -365,6 +365,12 @@ async def test_the_openapi_document_describes_every_route(http: Http) -> None:
         assert reference.split("'")[0] in names
 
 
+async def test_the_openapi_document_says_how_a_token_is_sent_to_a_server_that_wants_one(http: Http) -> None:
+    described = (await http("GET", "/openapi.json")).json()
+    assert described["components"]["securitySchemes"] == {"token": {"type": "http", "scheme": "bearer"}}
+    assert described["security"] == [{"token": []}, {}]
+
+
 async def test_the_openapi_document_names_the_items_of_each_array_and_the_type_of_each_boolean(http: Http) -> None:
     """Generators of clients drop a type that lacks them, and with it calls such as the enqueueing of a job."""
 

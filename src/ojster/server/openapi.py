@@ -42,8 +42,9 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
             "description": "A durable job server that speaks Open Job Spec 1.0.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
+        "security": [{"token": []}, {}],  # a server may do without
         "paths": paths,
-        "components": {"schemas": components},
+        "components": {"schemas": components, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
     }
 
 
