@@ -94,6 +94,7 @@ async def test_a_flow_that_no_worker_runs_is_counted_and_found_among_the_jobs_th
 
     await bench.start(order.s())
     await bench.push("plain", queue="other")
+    await bench.service.fleet.beat(Heartbeat("elsewhere", queues=("elsewhere",)))
     assert await troubles(bench) == [("unrunnable", "order", 1, bench.id)]
     assert await findings(bench) == [], "it is a finding of its own kind"
     found = await bench.service.database.survey(find_attention, None)

@@ -220,13 +220,28 @@ async def test_what_needs_attention_is_found_with_the_worst_first(http: Http, be
     waiting = await bench.push(queue="alone")
     await http("POST", f"{V1}/queues/alone/pause")
     assert await kinds(http) == [("unrunnable", waiting.id), ("paused", "alone")]
+    paused = (await ask(http, "/admin/attention"))["findings"][1]
+    assert paused["message"] == "The queue alone is paused. 1 job waits in it."
     await http("POST", f"{V1}/queues/alone/resume")
     bench.clock.advance(600)
     findings = (await ask(http, "/admin/attention"))["findings"]
     assert [(one["kind"], one["queue"]) for one in findings] == [("unrunnable", "alone")], "one cause, one alarm"
     assert findings[0]["since"] == format_timestamp(waiting.created_at)
+    other = await bench.push(queue="other")
+    (finding,) = (await ask(http, "/admin/attention"))["findings"]
+    assert finding == {
+        "kind": "unrunnable",
+        "level": "error",
+        "message": "No worker is there. Jobs wait in 2 queues.",
+        "count": 2,
+        "since": findings[0]["since"],
+    }, "one cause, one alarm"
+    await http("POST", f"{V1}/jobs/{other.id}/cancel")
     await http("POST", f"{V1}/workers/heartbeat", {"worker_id": "busy", "queues": ["alone"]})
-    assert await kinds(http) == [("waiting", "alone")]
+    findings = (await ask(http, "/admin/attention"))["findings"]
+    assert [(one["kind"], one["message"]) for one in findings] == [
+        ("waiting", "The only job in the queue alone waits too long.")
+    ]
     unknown = await bench.push("unknown", queue="alone")
     beat = {"worker_id": "busy", "queues": ["alone"], "job_types": [waiting.type]}
     assert (await http("POST", f"{V1}/workers/heartbeat", beat)).status_code == 200

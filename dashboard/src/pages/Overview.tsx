@@ -30,7 +30,8 @@ function placeOf(finding: Finding): [string, string] | null {
     case "deliveries":
       return subject.startsWith("push_") ? ["/workers", "Open workers"] : ["/events?tab=webhooks", "Open webhooks"];
     case "unrunnable":
-      return [`/jobs/${subject}`, "Open job"];
+      // Without a subject, no worker is there.
+      return subject ? [`/jobs/${subject}`, "Open job"] : ["/workers", "Open workers"];
     case "silent":
       return ["/workers", "Open workers"];
     case "flows":

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from ojster.core.durations import HOUR, MINUTE, SECOND
+from ojster.core.durations import HOUR, MINUTE
 from ojster.core.tenant import TENANT_NAMES_RANGE, called
 from ojster.core.timestamps import format_optional, format_timestamp
 from ojster.fleet.unrunnable import MAX_EXAMINED, list_unrunnable
@@ -102,6 +102,7 @@ def find_attention(tx: Transaction, requests: Sequence[None]) -> list[list[Findi
         for finding in seen
         if finding not in following
     ]
+    findings = _merge_unserved(tx, findings)
     findings.sort(key=lambda finding: _LEVELS[finding.level])
     of_kind = Counter[str]()
     shown = []
@@ -123,6 +124,18 @@ def _follows(finding: Finding, others: Sequence[Finding]) -> bool:
         other.kind == "maintenance" or (other.kind == "deliveries" and is_internal(finding.queue or ""))
         for other in others
     )
+
+
+def _merge_unserved(tx: Transaction, findings: list[Finding]) -> list[Finding]:
+    """Replace the findings of several queues whose jobs no worker can run by one if there is no worker at all."""
+    unserved = [finding for finding in findings if finding.kind == "unrunnable"]
+    queues = {finding.queue for finding in unserved}
+    if len(queues) < 2 or tx.execute("SELECT 1 FROM workers LIMIT 1"):
+        return findings
+    since = min((finding.since for finding in unserved if finding.since is not None), default=None)
+    message = f"No worker is there. Jobs wait in {len(queues):,} queues."
+    merged = Finding("unrunnable", "error", message, count=sum(finding.count or 0 for finding in unserved), since=since)
+    return [merged, *(finding for finding in findings if finding.kind != "unrunnable")]
 
 
 class _Last:
@@ -181,10 +194,11 @@ def _queues(tx: Transaction) -> Iterator[Finding]:
             level: Level = "error" if is_loss else "warning"
             yield Finding("full", level, message.rstrip(), queue.name, depth, since, queue.name)
         elif paused_at:
-            message = f"The queue {queue.name} is paused. {_jobs(waiting)} wait in it."
+            message = f"The queue {queue.name} is paused. {_jobs(waiting)} {_wait(waiting)} in it."
             yield Finding("paused", "notice", message, queue.name, waiting, since, queue.name)
         elif slow_since:
-            message = f"The oldest of {_jobs(waiting)} in the queue {queue.name} waits too long."
+            which = "The only job" if waiting == 1 else f"The oldest of {_jobs(waiting)}"
+            message = f"{which} in the queue {queue.name} waits too long."
             yield Finding("waiting", "error", message, queue.name, waiting, since, queue.name)
 
 
@@ -247,10 +261,9 @@ def _receivers(tx: Transaction) -> Iterator[Finding]:
     (failing,) = failing_receivers(tx, (None,))
     for receiver in failing[:MAX_PER_KIND]:
         some = "" if receiver.is_counted else "At least "
-        wait = "waits" if receiver.waiting == 1 else "wait"
         message = f"{receiver.address} accepts no deliveries: {_reason_of(receiver)}."
         if receiver.waiting:  # what push endpoints do not take waits in queues, for others, too
-            message += f" {some}{_many(receiver.waiting, 'delivery', 'deliveries')} {wait} for it."
+            message += f" {some}{_many(receiver.waiting, 'delivery', 'deliveries')} {_wait(receiver.waiting)} for it."
         since = format_timestamp(receiver.since)
         yield Finding("deliveries", "error", message, receiver.receiver, receiver.waiting, since)
 
@@ -267,8 +280,7 @@ def _silent_workers(tx: Transaction) -> Iterator[Finding]:
         {"before": tx.now - tx.settings.heartbeat_timeout // 2, "most": MAX_PER_KIND},
     )
     for id, at, active in rows:
-        seconds = (tx.now - at) // SECOND
-        message = f"The worker {called(id)} was last heard {seconds} s ago. It holds {_jobs(active)}."
+        message = f"The worker {called(id)} sends no heartbeats. It holds {_jobs(active)}."
         yield Finding("silent", "warning", message, called(id), active, format_timestamp(at))
 
 
@@ -315,8 +327,9 @@ def _people(tx: Transaction) -> Iterator[Finding]:
     for what, message in asked:
         ((number,),) = tx.execute(f"SELECT count(*) FROM workflows WHERE {waits_for(what)}")
         if number:
-            wait = "waits" if number == 1 else "wait"
-            yield Finding("people", "notice", f"{_many(number, 'workflow')} {wait} for {message}.", what, number)
+            yield Finding(
+                "people", "notice", f"{_many(number, 'workflow')} {_wait(number)} for {message}.", what, number
+            )
 
 
 _LOOKS: Final = (
@@ -334,6 +347,10 @@ _LOOKS: Final = (
 
 def _jobs(number: int) -> str:
     return _many(number, "job")
+
+
+def _wait(number: int) -> str:
+    return "waits" if number == 1 else "wait"
 
 
 def _many(number: int, what: str, plural: str | None = None) -> str:
