@@ -175,12 +175,18 @@ async def test_behind_a_proxy_that_keeps_the_stream_the_page_asks_every_few_seco
         await page.close()
 
 
-async def test_an_action_without_an_answer_ends_and_says_that_it_may_be_done(
+async def test_what_a_proxy_could_not_pass_on_is_asked_for_again_and_an_action_without_an_answer_ends(
     bench: Bench, server: str, page: Page, watched: Watched
 ) -> None:
     job = await bench.push("slow.one")
     await page.clock.install()
-    await open_page(page, server, f"jobs/{job.id}")
+    watched.expected = ("Failed to load resource: the server responded with a status of 502",)
+    await page.route(f"**/ojs/v1/jobs/{job.id}", lambda route: route.fulfill(status=502))
+    await page.goto(f"{server}/dashboard/jobs/{job.id}")
+    await page.get_by_text("The server answered 502.").wait_for()
+    await page.unroute(f"**/ojs/v1/jobs/{job.id}")
+    await page.clock.run_for(6_000)
+    await page.get_by_role("heading", name="slow.one").wait_for()
     await page.route("**/jobs/bulk/cancel", lambda route: None)
     await page.get_by_role("button", name="Cancel job").click()
     await page.get_by_role("button", name="Cancel this job").click()

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, needs_browser, BUILT]
 
+HASTY = "{ const wait = setInterval; window.setInterval = (act, ms) => wait(act, ms === 10_000 ? 100 : ms); }"
+"""Lets what a page does every ten seconds come ten times a second."""
+
 NOT_FOUND = "Failed to load resource: the server responded with a status of 404"
 
 
@@ -136,13 +139,21 @@ async def test_the_type_of_an_error_a_tag_and_a_message_turn_nothing_around_them
     await page.get_by_text("vipU+202E").wait_for()
 
 
-async def test_a_count_of_jobs_that_no_worker_can_run_says_when_there_are_more(
+async def test_alarms_count_jobs_that_no_worker_can_run_and_come_with_time_alone(
     bench: Bench, server: str, page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ojster.fleet.unrunnable.MAX_EXAMINED", 3)
+    monkeypatch.setattr("ojster.insight.attention.MAX_AGE_SECONDS", -1.0)
     for _ in range(5):
         await bench.push(queue="lonely")
+    await page.add_init_script(HASTY)
     await open_page(page, server)
     await page.get_by_text("No worker can run at least 3 jobs in the queue lonely").wait_for()
-    await open_page(page, server, "workers")
+    for _ in range(4):  # more often than after the last change
+        await page.wait_for_event("response", lambda answer: answer.url.endswith("/admin/attention"))
+    bench.clock.advance(600)  # nothing else happens
+    await page.get_by_text("The oldest of 5 jobs in the queue lonely waits too long.").wait_for()
+    await bench.push(queue="another")
+    alarm = page.get_by_role("listitem").filter(has_text="No worker is there. Jobs wait in 2 queues.")
+    await alarm.get_by_role("link", name="Open workers").click()
     await page.get_by_role("table", name="Jobs that no worker can run").get_by_text("≥ 3").wait_for()

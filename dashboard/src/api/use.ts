@@ -14,6 +14,8 @@ interface Liveness {
   kinds?: Kind[];
   /** Read again only if the change concerns this job or workflow, or one of these. */
   id?: string | (string | undefined)[];
+  /** Whether time alone changes it, so that it is read again every few seconds without a change, too. */
+  isTimed?: boolean;
   /** While it returns true, changes wait. */
   isHeld?: () => boolean;
 }
@@ -29,12 +31,14 @@ interface Current<T> {
 }
 
 const MAX_KEPT = 100;
-/** Time after which what the server did not answer is asked for again. */
+/** Time after which what the server, or a proxy before it, could not answer is asked for again. */
 const RETRY_MS = 5_000;
 /** Time after which an answer to the same question has what the first did not: longer than the second between two changes. */
 const AGE_MS = 1_100;
 /** Time between two looks at whether a page that is held may change. */
 const HELD_MS = 500;
+/** Time after which what is shown is drawn again, because how long something waits or runs grows. */
+const DRAW_MS = 10_000;
 const kept = new Map<string, unknown>();
 
 function keep(key: string, value: unknown): void {
@@ -104,7 +108,8 @@ export function useData<T>(key: string | null, load: () => Promise<T>, live: Liv
           kept.delete(current.key);
         }
         window.clearTimeout(retrying.current);
-        if (current.error.status === 0) retrying.current = window.setTimeout(() => void read(), RETRY_MS);
+        const { status } = current.error;
+        if (status === 0 || status >= 500) retrying.current = window.setTimeout(() => void read(), RETRY_MS);
       }
       current.isLoading = false;
       redraw((count) => count + 1);
@@ -139,8 +144,14 @@ export function useData<T>(key: string | null, load: () => Promise<T>, live: Liv
     const stop = listen((changes) => {
       if (!timer && concerns(changes, liveness.current)) timer = window.setTimeout(later, 0);
     });
+    const drawing = window.setInterval(() => {
+      if (document.hidden || liveness.current.isHeld?.()) return;
+      if (liveness.current.isTimed) void read();
+      else redraw((count) => count + 1);
+    }, DRAW_MS);
     return () => {
       stop();
+      window.clearInterval(drawing);
       window.clearTimeout(timer);
     };
   }, [key, isLive, read]);

@@ -109,6 +109,7 @@ function Charts(props: { subject: Subject | undefined; facets: Schemas["FacetsAn
 function Attention() {
   const attention = useData("attention", () => accepted(client.GET("/ojs/v1/admin/attention")), {
     kinds: ["job", "queue", "worker", "workflow", "cron", "system"],
+    isTimed: true,
   });
   return (
     <Shown of={attention} rows={2}>

@@ -18,7 +18,7 @@ export function QueuePage({ name }: { name: string }) {
   const queue = useData(
     isGlobal ? `queue ${name}` : null,
     () => accepted(client.GET("/ojs/v1/admin/queues/{name}", { params: { path: { name } } })),
-    { kinds: ["job", "queue"] },
+    { kinds: ["job", "queue"], isTimed: true },
   );
   const purge = async (): Promise<void> => {
     if (!waiting(queue.data)) return dialogs.tell(`No job waits in the queue ${name}.`);
