@@ -98,6 +98,8 @@ async def test_the_queue_in_trouble_comes_first_and_its_limits_are_controls_that
         "late",
         "early",
     ]
+    early = await queues.get_by_role("row").nth(2).get_by_role("cell").all_inner_texts()
+    assert early[8:11] == ["\N{EN DASH}"] * 3, "nothing is known of how long its jobs wait until they start"
     assert await faults(page) == []
     await page.get_by_role("group", name="Order").get_by_role("button", name="By name").click()
     await queues.get_by_role("row").nth(1).get_by_role("link", name="early").wait_for()
@@ -136,6 +138,14 @@ async def test_the_queue_in_trouble_comes_first_and_its_limits_are_controls_that
     await page.get_by_label("Jobs at once").fill("many")
     await page.get_by_role("button", name="Preview change").click()
     await page.get_by_text("Jobs at once: many is no whole number.").wait_for()
+
+    for number in range(99):
+        await bench.push(queue=f"more-{number}")
+    await open_page(page, server, "queues")
+    await page.get_by_text("1 to 100 of 101 queues").wait_for()
+    await page.get_by_role("button", name="Next").click()
+    await page.get_by_text("101 to 101 of 101 queues").wait_for()
+    await queues.get_by_role("link", name="more-98").wait_for()
 
 
 async def test_a_change_of_settings_leaves_what_another_operator_has_changed_meanwhile(

@@ -161,8 +161,8 @@ function Attention() {
 function Busy() {
   const queues = useData(
     "overview-queues",
-    () => accepted(client.GET("/ojs/v1/admin/queues", { params: { query: { per_page: "100" } } })),
-    { kinds: ["job", "queue"] },
+    () => accepted(client.GET("/ojs/v1/admin/queues", { params: { query: { per_page: "100", sort: "trouble" } } })),
+    { kinds: ["job", "queue"], isTimed: true },
   );
   const system = useData("overview-system", () => accepted(client.GET("/ojs/v1/admin/stats")), { kinds: ["worker"] });
   return (

@@ -105,7 +105,7 @@ export function QueuePage({ name }: { name: string }) {
 
 /** Percentiles of the waiting time in the last hour; half of the jobs waited no longer than the first. */
 const waits = ({ latency_ms: { p50, p95, p99 } }: Schemas["QueueDetailAnswer"]): string =>
-  `${duration(p50)} (half), ${duration(p95)} (95 %), ${duration(p99)} (99 %)`;
+  p99 ? `${duration(p50)} (half), ${duration(p95)} (95 %), ${duration(p99)} (99 %)` : "no job has started in the last hour";
 
 const WAITING = ["available", "scheduled", "retryable", "pending"] as const;
 

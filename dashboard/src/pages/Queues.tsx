@@ -3,8 +3,8 @@ import { accepted, client, type Schemas } from "../api/client";
 import { useIsGlobal, useMay, useOwnQueues } from "../api/session";
 import { useData } from "../api/use";
 import { type Dialogs, useDialogs } from "../ui/dialogs";
-import { compact, duration, many, number, since } from "../ui/format";
-import { Button, Card, Empty, Page, Segments, Shown, Table } from "../ui/parts";
+import { compact, many, number, since, waited } from "../ui/format";
+import { Button, Card, Empty, Page, Segments, Shown, Table, Turn, useInAddress } from "../ui/parts";
 import { State } from "../ui/states";
 import { RateLimits } from "./RateLimits";
 
@@ -24,6 +24,9 @@ export async function switchQueue({ act }: Dialogs, name: string, isPaused: bool
     () => set(isPaused),
   );
 }
+
+/** Queues of a page: as many as the server gives. */
+const PAGE = 100;
 
 type Order = "trouble" | "name";
 
@@ -45,10 +48,12 @@ function AllQueues() {
   const may = useMay();
   const [path, go] = useLocation();
   const order: Order = new URLSearchParams(useSearch()).get("sort") === "name" ? "name" : "trouble";
+  const [page, setPage] = useInAddress<string>("page", "1", true);
+  const turn = (pages: number) => () => setPage(String(Number(page) + pages));
   const queues = useData(
-    `queues ${order}`,
-    () => accepted(client.GET("/ojs/v1/admin/queues", { params: { query: { per_page: "100", sort: order } } })),
-    { kinds: ["job", "queue"] },
+    `queues ${order} ${page}`,
+    () => accepted(client.GET("/ojs/v1/admin/queues", { params: { query: { per_page: String(PAGE), page, sort: order } } })),
+    { kinds: ["job", "queue"], isTimed: true },
   );
   type Row = Schemas["AdminQueueBody"];
   return (
@@ -82,9 +87,9 @@ function AllQueues() {
                   { label: "Later", className: "num wider", cell: (queue) => compact((queue.counts.retryable ?? 0) + (queue.counts.scheduled ?? 0)) },
                   { label: "Per minute", className: "num wide", cell: (queue) => compact(queue.throughput.processed_per_minute) },
                   { label: "Failed", className: "num wider", cell: (queue) => compact(queue.throughput.failed_per_minute) },
-                  { label: "Wait, half", className: "num wide nowrap", cell: (queue) => duration(queue.latency_ms.p50) },
-                  { label: "95 %", className: "num wide nowrap", cell: (queue) => duration(queue.latency_ms.p95) },
-                  { label: "99 %", className: "num wider nowrap", cell: (queue) => duration(queue.latency_ms.p99) },
+                  { label: "Wait, half", className: "num wide nowrap", cell: (queue) => waited(queue.latency_ms.p50) },
+                  { label: "95 %", className: "num wide nowrap", cell: (queue) => waited(queue.latency_ms.p95) },
+                  { label: "99 %", className: "num wider nowrap", cell: (queue) => waited(queue.latency_ms.p99) },
                   {
                     label: "",
                     className: "num",
@@ -102,7 +107,16 @@ function AllQueues() {
                   },
                 ]}
               />
-              {pagination.total > items.length && <div class="more">The first {number(items.length)} of {many(pagination.total, "queue")}</div>}
+              {pagination.total > items.length && (
+                <div class="more">
+                  {number((pagination.page - 1) * PAGE + 1)} to {number((pagination.page - 1) * PAGE + items.length)} of {many(pagination.total, "queue")}
+                  <Turn
+                    newer={pagination.page > 1 ? turn(-1) : undefined}
+                    older={pagination.page * PAGE < pagination.total ? turn(1) : undefined}
+                    labels={["Previous", "Next"]}
+                  />
+                </div>
+              )}
             </>
           )}
         </Shown>

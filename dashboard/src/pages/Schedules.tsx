@@ -134,8 +134,7 @@ function Crons({ crons, reload }: { crons: Cron[]; reload: () => void }) {
             label: "When",
             cell: (cron) => (
               <>
-                <code class="nowrap">{cron.expression}</code>
-                <span class="sub nowrap"> {cron.timezone}</span>
+                <code class="nowrap">{cron.expression}</code> <span class="sub nowrap">{cron.timezone}</span>
               </>
             ),
           },

@@ -102,6 +102,9 @@ export function duration(milliseconds: number): string {
   return hours < 48 ? joined(hours, "hour", minutes % 60, "minute") : joined(Math.floor(hours / 24), "day", hours % 24, "hour");
 }
 
+/** A percentile of waiting times; the API says 0 where none was measured. */
+export const waited = (milliseconds: number): string => (milliseconds ? duration(milliseconds) : "–");
+
 const joined = (large: number, unit: Unit, small: number, smaller: Unit): string =>
   small ? `${measured(large, unit)} ${measured(small, smaller)}` : measured(large, unit);
 
