@@ -30,6 +30,7 @@ TABLE = [
     (refusals.JobDropped, "x_job_dropped", 422, False),
     (refusals.CancellationRequested, "conflict", 409, False),
     (refusals.JobTypeNotAllowed, "job_type_not_allowed", 422, False),
+    (refusals.ExtensionNotSupported, "EXTENSION_NOT_SUPPORTED", 422, False),
     (errors.InvalidPolicy, "invalid_request", 422, False),
     (refusals.ResourcesRefused, "x_resource_limit_exceeded", 422, False),
     (errors.PromiseBroken, "promise_broken", 422, False),
