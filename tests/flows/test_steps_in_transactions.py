@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString
 
 import apsw
 import msgspec
@@ -276,12 +276,13 @@ OPENERS: dict[str, Callable[[], Any]] = {
 
 
 @contextmanager
-def table_in_postgres() -> Iterator[Callable[[], list[tuple[Any, ...]]]]:
+def table_in_postgres(name: LiteralString = "step_ledger") -> Iterator[Callable[[], list[tuple[Any, ...]]]]:
+    """Make a table. Tests of another file need another name: they may run at the same time, on the same server."""
     with psycopg.connect(**parts(), autocommit=True) as connection:  # type: ignore[arg-type]
-        connection.execute("DROP TABLE IF EXISTS step_ledger")
-        connection.execute(TABLE)
-        yield lambda: connection.execute("SELECT what FROM step_ledger").fetchall()
-        connection.execute("DROP TABLE step_ledger")
+        connection.execute("DROP TABLE IF EXISTS " + name)
+        connection.execute(TABLE.replace("step_ledger", name))
+        yield lambda: connection.execute("SELECT what FROM " + name).fetchall()
+        connection.execute("DROP TABLE " + name)
 
 
 async def result_of(url: str, where: Any, function: Callable[..., Any]) -> Any:

@@ -131,11 +131,11 @@ async def test_steps_in_transactions_write_much_through_few_connections(
 
     def write(connection: Any, to: int) -> None:
         for number in range(10):
-            connection.execute("INSERT INTO step_ledger (what) VALUES (%s)", (f"{to} {number}",))
+            connection.execute("INSERT INTO pooled_ledger (what) VALUES (%s)", (f"{to} {number}",))
 
     async def write_later(connection: Any, to: int) -> None:
         for number in range(10):
-            await connection.execute("INSERT INTO step_ledger (what) VALUES (%s)", (f"{to} {number}",))
+            await connection.execute("INSERT INTO pooled_ledger (what) VALUES (%s)", (f"{to} {number}",))
 
     @app.flow("write")
     async def writes(flow: Flow) -> int:
@@ -144,7 +144,7 @@ async def test_steps_in_transactions_write_much_through_few_connections(
             await flow.step("write later", write_later, to + 3, in_transaction=True)
         return 60
 
-    with table_in_postgres() as rows:
+    with table_in_postgres("pooled_ledger") as rows:
         run = await writes.astart()
         await Worker(app).run(until_empty=True)
         assert await run.aresult() == len(rows()) == 60
