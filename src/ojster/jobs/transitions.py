@@ -206,17 +206,15 @@ def fail_lost_attempts(tx: Transaction, lost: Sequence[tuple[Job, Failure]], los
     deaths have a limit of their own. The job runs again at once after the first, and then after growing delays.
     Those before an attempt that has done lasting work are forgotten.
     """
-    dead = [job for job, _ in lost if job.losses and loss is Loss.WORKER]
-    further = {id for ask in hooks(tx).progressed for id in ask(tx, dead)} if dead else set()
+    died = [job for job, _ in lost] if loss is Loss.WORKER else []
+    again = [job for job in died if job.losses]
+    further = {id for ask in hooks(tx).progressed for id in ask(tx, again)} if again else set()
     for job, failure in lost:
-        if loss is not Loss.WORKER:
-            fail_attempt(tx, job, failure, loss=loss)
-            continue
         before = job.losses if job.id in further else 0
-        job.losses += 1 - before
+        job.losses += (loss is Loss.WORKER) - before
         fail_attempt(tx, job, failure, loss=loss)
         job.attempt -= before
-        write_losses(tx, [job])
+    write_losses(tx, died)
     for job, _ in lost:  # after all: what follows from one may end others of them
         for follow_up in hooks(tx).lose:
             follow_up(tx, job)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from typing import Final
 
 from ojster.core.job import Job
 from ojster.jobs.deadlines import total_deadline
@@ -45,12 +44,12 @@ def lift_limits_of_starts(tx: Transaction, jobs: Sequence[Job]) -> None:
 
 def recorded_since_start(tx: Transaction, jobs: Sequence[Job]) -> Set[str]:
     """Return the ids of those jobs that run flows and have recorded a local step in their present attempt."""
-    ids = set()
-    for job in jobs:
-        if job.node is not None and job.started_at is not None and tx.execute(_STEP_SINCE, (job.node, job.started_at)):
-            ids.add(job.id)
-    return ids
-
-
-# Whatever else a flow asks for, it soon waits for it, which forgets the deaths, too.
-_STEP_SINCE: Final = "SELECT 1 FROM flow_records WHERE flow = ? AND kind = 'step' AND ended_at > ? LIMIT 1"
+    # Whatever else a flow asks for, it soon waits for it, which forgets the deaths, too.
+    query = f"""
+        SELECT id
+        FROM jobs
+        WHERE seq {tx.among} AND EXISTS (
+            SELECT 1 FROM flow_records WHERE flow = jobs.node AND kind = 'step' AND ended_at > jobs.started_at
+        )
+    """
+    return {id for (id,) in tx.execute(query, (tx.integers([job.seq for job in jobs]),))}
