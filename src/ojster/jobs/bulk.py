@@ -160,7 +160,8 @@ def push_once(tx: Transaction, batches: Sequence[KeyedPush]) -> list[StoredReply
             new.setdefault((batch.key.operation, batch.key.key), place)
     places = list(new.values())
     # In one call, which locks queues and tenants in one order.
-    for place, pushed in zip(places, push(tx, [(batches[place].job,) for place in places]), strict=True):
+    results = push(tx, [(batches[place].job,) for place in places]) if places else ()
+    for place, pushed in zip(places, results, strict=True):
         if isinstance(pushed, list):
             reply = batches[place].answer(pushed[0])
             remember(tx, batches[place].key, reply)
