@@ -10,6 +10,9 @@ from typing import Final
 
 import uuid_utils
 
+UUID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+"""Pattern of a UUID of any version, as it is stored."""
+
 # The variant is not checked: examples of the specification have others than that of RFC 9562.
 JOB_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 

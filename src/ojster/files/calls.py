@@ -9,13 +9,14 @@ from msgspec import Meta
 
 from ojster.core.access import MAKE, Operation
 from ojster.core.calls import Call, Calls, Deletion, Handled
+from ojster.core.ids import UUID
 from ojster.core.parsing import PageLimit
 from ojster.files.file import File, NewFile
 from ojster.files.wire import DeletedFileAnswer, FileAnswer, FileBody, FilesAnswer
 
 _TAG: Final = "Files"
 
-FileId = Annotated[str, Meta(pattern="^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", description="Id of a file.")]
+FileId = Annotated[str, Meta(pattern=f"^{UUID}$", description="Id of a file.")]
 """The id of a file, as ids are compared: any other text would be before all of them, or after."""
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from ojster.core.durations import MINUTE
+from ojster.core.ids import UUID
 from ojster.core.job import Job
 from ojster.core.settings import ServiceSettings
 from ojster.storage.memory import Memory
@@ -83,7 +84,7 @@ FEW_ROWS: Final = 3
 SLOTS: Final = 32
 """Number of rows that hold the counts of a queue and state, so that transactions do not wait for each other."""
 
-_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_ID: Final = re.compile(UUID)
 
 TALLIES_AT_ONCE: Final = 4
 """Maximum number of rows in one statement that adds to totals: each number is a statement of its own."""

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from ojster.core.ids import new_id
+from ojster.core.ids import UUID, new_id
 from ojster.core.json_objects import Members, opening_brackets, stored_members
 from ojster.core.references import may_hold_references
 from ojster.jobs.models import Met, differs_in_more
@@ -33,7 +33,7 @@ MOST_MODELS: Final = 500
 MOST_MET: Final = 10_000
 """Maximum number of shapes that are known to have been requested."""
 
-_OWN_ID: Final = re.compile(rb'"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"')
+_OWN_ID: Final = re.compile(f'"({UUID})"'.encode())
 """An id as clients make them. A workflow with another one is planned for itself."""
 
 _Any = msgspec.Raw | UnsetType
