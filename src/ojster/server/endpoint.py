@@ -17,7 +17,7 @@ from typing import Any, Final
 from starlette.types import Receive, Scope, Send
 
 from ojster.audit.entries import AccessEvent, AuditEvent
-from ojster.core.errors import BackendError, BackendUnavailable, Forbidden, OjsterError, Unauthenticated
+from ojster.core.errors import BackendError, Forbidden, OjsterError, Unauthenticated
 from ojster.handlers import tracing
 from ojster.jobs.new_job import SPEC_VERSION
 from ojster.server import sdk_answers
@@ -140,10 +140,8 @@ class Endpoint:
             if self._trail is None or not self._is_audited:
                 return await self._handler(request)
             return await self._audited(self._trail, request)
-        except BackendUnavailable as error:
-            return refuse(BackendUnavailable(request.shown_outage(error.message)), request.request_id)
         except OjsterError as error:
-            return refuse(error, request.request_id)
+            return refuse(request.shown(error), request.request_id)
         except Exception:
             log.exception("%s failed (request %s)", self._name, request.request_id)
             why = f"Internal server error. Search the server log for {request.request_id}."

@@ -16,7 +16,15 @@ import msgspec
 from starlette.types import Receive
 
 from ojster.core.calls import Arguments
-from ojster.core.errors import Forbidden, InvalidPayload, InvalidRequest, PayloadTooLarge, Unsupported
+from ojster.core.errors import (
+    BackendUnavailable,
+    Forbidden,
+    InvalidPayload,
+    InvalidRequest,
+    OjsterError,
+    PayloadTooLarge,
+    Unsupported,
+)
 from ojster.core.ids import canonical_job_id, new_id
 from ojster.core.json_objects import Members, read_members
 from ojster.core.parsing import (
@@ -262,6 +270,14 @@ class HttpRequest:
             return reason
         log.warning("request %s: %s", self.request_id, reason)
         return OUTAGE
+
+    def shown(self, error: OjsterError) -> OjsterError:
+        """Return an error as the caller may see it: see ``shown_outage``."""
+        return BackendUnavailable(self.shown_outage(error.message)) if isinstance(error, BackendUnavailable) else error
+
+    def warn(self, *warnings: str) -> None:
+        """Add warnings to those in the answer."""
+        self.warnings = [*self.warnings, *warnings]
 
     def check_extensions(self) -> None:
         """Reject a request that depends on an extension that the manifest does not list.

@@ -15,7 +15,7 @@ import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from ojster.core.access import Operation
-from ojster.core.errors import BackendUnavailable, InvalidRequest, NotFound, OjsterError
+from ojster.core.errors import InvalidRequest, NotFound, OjsterError
 from ojster.core.parsing import refuse_misspelt
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.names import check_queue_name
@@ -107,7 +107,7 @@ async def _admit(request: HttpRequest) -> AbstractContextManager[object]:
 
 async def _refuse(socket: WebSocket, request: HttpRequest, error: OjsterError) -> None:
     """Answer as to any other request if the client is not connected, or close the connection with the reason."""
-    shown = shown_to(request, error)
+    shown = request.shown(error)
     is_new = socket.application_state is WebSocketState.CONNECTING
     if not is_new or "websocket.http.response" not in socket.scope.get("extensions", {}):
         reason = shown.message.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
@@ -117,11 +117,6 @@ async def _refuse(socket: WebSocket, request: HttpRequest, error: OjsterError) -
     headers = [*COMMON_HEADERS, *answer.all_headers(request.request_id)]
     await socket.send({"type": "websocket.http.response.start", "status": answer.status, "headers": headers})
     await socket.send({"type": "websocket.http.response.body", "body": answer.body})
-
-
-def shown_to(request: HttpRequest, error: OjsterError) -> OjsterError:
-    """Return an error as the caller may see it: nothing about the database where callers need a token."""
-    return BackendUnavailable(request.shown_outage(error.message)) if isinstance(error, BackendUnavailable) else error
 
 
 class _Connection:
@@ -175,7 +170,7 @@ class _Connection:
                 await self._subscribe(order.channel, order.event_types)
         except OjsterError as error:
             await record_refusal(self._request, error, OPERATION, shown_object([order.channel or ""]), {})
-            await self._send_error(error.code, shown_to(self._request, error).message, order.channel)
+            await self._send_error(error.code, self._request.shown(error).message, order.channel)
 
     async def _subscribe(self, name: str, types: list[str] | None) -> None:
         if len(self._channels) >= MAX_CHANNELS and name not in self._channels:

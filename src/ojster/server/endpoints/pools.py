@@ -19,10 +19,7 @@ async def _put(request: HttpRequest) -> Answer:
     body = await request.read(POOL)
     pool, is_new = await request.service.pools.replace(request.path["name"], body)
     if body.weights and body.strategy != "weighted":
-        request.warnings = [
-            *request.warnings,
-            f"The weights have no effect with the strategy {body.strategy!r}. Use 'weighted'.",
-        ]
+        request.warn(f"The weights have no effect with the strategy {body.strategy!r}. Use 'weighted'.")
     return Answer(encode(PoolAnswer(pool)), 201 if is_new else 200)
 
 

@@ -54,10 +54,7 @@ async def _register(request: HttpRequest, body: SchemaBody, type: str | None, ve
     if len({canonical_json(read_value(raw, name)) for name, raw in schemas.items()}) > 1:
         raise InvalidRequest("'schema' and 'args_schema' differ. Send one of them.", field="args_schema")
     if body.compatible_with:
-        request.warnings = [
-            *request.warnings,
-            "The member 'compatible_with' has no effect: each version is checked by its own schema alone.",
-        ]
+        request.warn("The member 'compatible_with' has no effect: each version is checked by its own schema alone.")
     if not schemas:
         raise InvalidRequest("'schema' is missing. Send a JSON Schema.", field="schema")
     schema = next(iter(schemas.values()))

@@ -88,7 +88,7 @@ def _shown(request: HttpRequest, jobs: list[Job]) -> bytes:
 def _claim_of(request: HttpRequest, body: FetchBody) -> Claim:
     """Return what a worker asks for; warn it of capabilities that no job can require."""
     if body.capabilities:
-        request.warnings = [*request.warnings, *idle_capabilities(body.capabilities)]
+        request.warn(*idle_capabilities(body.capabilities))
     if body.capabilities and body.worker_id is None:
         raise InvalidRequest(
             "'worker_id' is missing. It is required with 'capabilities', to track the resources in use.",
