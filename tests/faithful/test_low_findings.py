@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -129,6 +129,22 @@ async def test_what_is_too_large_says_how_large_it_is(http: Http) -> None:
     assert (answer.status_code, answer.json()["error"]["details"]) == (413, details)
     answer = await http("POST", f"{JOBS}/bulk", {"jobs": [{"type": "a", "args": []}] * 1001})
     assert (answer.status_code, answer.json()["error"]["max_batch_size"]) == (413, 1000)
+
+
+LARGE: Final[list[tuple[str, dict[str, Any], int, str]]] = [
+    ("/jobs/01a231b4-e000-7000-8000-000000000000/info", {"note": "x" * 16_383}, 16_384, "note"),
+    ("/collections/c/items", {"name": "i", "data": "x" * 65_535}, 65_536, "data"),
+]
+"""Requests with a value that is a byte too large, and the maximum of it."""
+
+
+@pytest.mark.parametrize(("path", "body", "most", "field"), LARGE, ids=[path for path, *_ in LARGE])
+async def test_a_value_that_is_too_large_says_how_large_it_is(
+    http: Http, path: str, body: dict[str, Any], most: int, field: str
+) -> None:
+    answer = await http("POST", f"/ojs/v1{path}", body)
+    shown = {"limit": most, "max_bytes": most, "actual_bytes": most + 1, "field": field}
+    assert (answer.status_code, answer.json()["error"]["details"]) == (413, shown)
 
 
 async def test_a_cancel_by_filter_tells_the_workers_of_active_jobs(http: Http, bench: Bench) -> None:

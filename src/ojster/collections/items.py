@@ -15,6 +15,7 @@ import msgspec
 from ojster.core.errors import InvalidRequest, PayloadTooLarge
 from ojster.core.parsing import read_value
 from ojster.core.references import lookups_in
+from ojster.core.refusals import size_details
 from ojster.core.tenant import qualify
 from ojster.files.file import OCTET_STREAM, FileRef, NewFile
 from ojster.jobs.messages import Holder
@@ -91,7 +92,7 @@ def check_data(raw: bytes | msgspec.Raw) -> bytes:
     read_value(data, "data")
     if len(data) > LARGEST_DATA:
         message = f"The data of an item takes {len(data)} bytes; at most {LARGEST_DATA} are allowed."
-        raise PayloadTooLarge(message, limit=LARGEST_DATA)
+        raise PayloadTooLarge(message, **size_details(LARGEST_DATA, len(data), "data"))
     return data
 
 

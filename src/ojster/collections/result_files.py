@@ -15,6 +15,7 @@ from ojster.collections.items import NewItem, key_of_job
 from ojster.core.errors import BackendUnavailable, NotFound, PayloadTooLarge
 from ojster.core.job import NODE_BITS, Job
 from ojster.core.job_flags import COLLECTS_BIT
+from ojster.core.refusals import size_details
 from ojster.files.file import JSON, MAX_INLINE_RESULT_BYTES, RESULT, NewFile, reference_to
 from ojster.files.service import FileService
 from ojster.jobs.messages import Acknowledgement
@@ -63,7 +64,7 @@ def _must_be_at_hand(tx: Transaction, job: Job) -> PayloadTooLarge | None:
         f"The result of the job {job.id} cannot be a file, because a reaction, a workflow or an agent check reads it. "
         f"Send it inline, with at most {largest} bytes."
     )
-    return PayloadTooLarge(message, limit=largest)
+    return PayloadTooLarge(message, **size_details(largest, None, "result"))
 
 
 def may_be_files(tx: Transaction, ids: Sequence[str]) -> list[bool]:

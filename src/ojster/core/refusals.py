@@ -55,12 +55,13 @@ class MetadataTooLarge(PayloadTooLarge):
     code = "metadata_too_large"
 
 
-def size_details(largest: int, actual: int, field: str) -> dict[str, Any]:
-    """Return the details of an error about a value that takes too many bytes.
+def size_details(largest: int, actual: int | None, field: str) -> dict[str, Any]:
+    """Return the details of an error about a value that takes too many bytes; ``actual``: how many, if it is known.
 
     Spec: ojs-payload-limits 9.1
     """
-    return {"limit": largest, "max_bytes": largest, "actual_bytes": actual, "field": field}
+    known = {} if actual is None else {"actual_bytes": actual}
+    return {"limit": largest, "max_bytes": largest, **known, "field": field}
 
 
 class ResultTooLarge(PayloadTooLarge):

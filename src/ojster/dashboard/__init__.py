@@ -18,6 +18,7 @@ from starlette.routing import compile_path
 
 from ojster.capabilities import CAPABILITIES
 from ojster.core.errors import InvalidRequest, OjsterError, PayloadTooLarge, Unsupported
+from ojster.core.refusals import size_details
 from ojster.server.application import Application
 from ojster.server.browser_guard import BrowserGuard
 from ojster.server.endpoints import routes_of
@@ -131,7 +132,8 @@ def _prepare(environ: dict[str, Any]) -> OjsterError | None:
     written = environ.get("CONTENT_LENGTH") or "0"
     length = int(written) if written.isdecimal() else -1
     if length > MAX_BODY_BYTES:
-        return PayloadTooLarge(f"The request has {length} bytes; at most {MAX_BODY_BYTES} are allowed here.")
+        message = f"The request has {length} bytes; at most {MAX_BODY_BYTES} are allowed here."
+        return PayloadTooLarge(message, **size_details(MAX_BODY_BYTES, length, "body"))
     body = b""
     while len(body) < length and (piece := environ["wsgi.input"].read(length - len(body))):
         body += piece

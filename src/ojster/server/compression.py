@@ -9,6 +9,7 @@ import zlib
 from typing import Final
 
 from ojster.core.errors import InvalidPayload, InvalidRequest, PayloadTooLarge
+from ojster.core.refusals import size_details
 
 _GZIP: Final = 16 + zlib.MAX_WBITS
 """The window of ``zlib`` that means the format of gzip."""
@@ -38,7 +39,7 @@ def decompress(body: bytes, encoding: str, largest: int) -> bytes:
         raise InvalidPayload(f"The request body is not gzip: {error}.") from None
     if len(plain) > largest:
         message = f"The decompressed request body takes more than {largest} bytes."
-        raise PayloadTooLarge(message, limit=largest, max_bytes=largest, field="body")
+        raise PayloadTooLarge(message, **size_details(largest, None, "body"))
     if not stream.eof or stream.unused_data:
         raise InvalidPayload("The request body is not one complete gzip stream.")
     return plain

@@ -9,6 +9,7 @@ from msgspec import UNSET
 
 from ojster.core.errors import InvalidRequest, NotFound, OjsterError, PayloadTooLarge
 from ojster.core.parsing import check_bounds, read_value
+from ojster.core.refusals import size_details
 from ojster.core.tenant import NOBODY
 from ojster.jobs.scope import CapabilityService, accepted
 from ojster.workflows.broadcast import Broadcast
@@ -251,7 +252,7 @@ def _check_data(data: bytes) -> None:
     read_value(data, "data")
     if len(data) > MAX_MESSAGE_BYTES:
         text = f"The message takes {len(data)} bytes; at most {MAX_MESSAGE_BYTES} are allowed."
-        raise PayloadTooLarge(text, limit=MAX_MESSAGE_BYTES)
+        raise PayloadTooLarge(text, **size_details(MAX_MESSAGE_BYTES, len(data), "data"))
 
 
 _encode: Final = msgspec.json.Encoder().encode

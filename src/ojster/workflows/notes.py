@@ -9,6 +9,7 @@ import msgspec
 from ojster.core.errors import Conflict, PayloadTooLarge
 from ojster.core.parsing import read_value
 from ojster.core.property_values import MAX_NOTE_BYTES
+from ojster.core.refusals import size_details
 from ojster.core.timestamps import format_timestamp
 from ojster.jobs.leases import check_holder
 from ojster.jobs.messages import Holder
@@ -50,7 +51,7 @@ def add(tx: Transaction, item: NewNote) -> Note:
     read_value(item.note, "note")
     if len(item.note) > MAX_NOTE_BYTES:
         message = f"The note takes {len(item.note)} bytes; at most {MAX_NOTE_BYTES} are allowed."
-        raise PayloadTooLarge(message, limit=MAX_NOTE_BYTES)
+        raise PayloadTooLarge(message, **size_details(MAX_NOTE_BYTES, len(item.note), "note"))
     workflow, seq = _subject(tx, item)
     where = "workflow = :workflow AND seq IS NULL" if seq is None else "seq = :seq"
     subject = {"workflow": workflow, "seq": seq}

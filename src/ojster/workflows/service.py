@@ -13,6 +13,7 @@ import msgspec
 from ojster.core.errors import OjsterError, PayloadTooLarge
 from ojster.core.json_objects import Members, without_nulls
 from ojster.core.property_values import Property, check_changes
+from ojster.core.refusals import size_details
 from ojster.core.tenant import NOBODY
 from ojster.core.turns import LARGE_BYTES, in_turns, read_aside
 from ojster.jobs.failure import Failure
@@ -354,7 +355,8 @@ class WorkflowService(WorkflowReading):
 
     def _check_size(self, data: bytes | None) -> None:
         if (size := len(data or b"")) > (largest := self.database.settings.largest_job):
-            raise PayloadTooLarge(f"The result has {size} bytes (limit {largest}). Send less.")
+            message = f"The result has {size} bytes (limit {largest}). Send less."
+            raise PayloadTooLarge(message, **size_details(largest, size, "result"))
 
     async def _steered(
         self, id: str, operation: TransactionFunction[A, str | OjsterError], argument: A

@@ -13,6 +13,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from ojster.core.errors import Conflict, NotFound, PayloadTooLarge
 from ojster.core.job import Job
+from ojster.core.refusals import size_details
 from ojster.jobs.queries import no_workflow
 from ojster.storage.call import for_each, returns_refusal
 from ojster.storage.transaction import ColumnType, RunningAttempt, Transaction
@@ -324,7 +325,7 @@ def tell(tx: Transaction, job: Job, records: Sequence[NewRecord]) -> None:
         size = len(stored(record.result) or b"")
         if size > MAX_MESSAGE_BYTES:
             text = f"What the flow says takes {size} bytes; at most {MAX_MESSAGE_BYTES} are allowed."
-            raise PayloadTooLarge(text, limit=MAX_MESSAGE_BYTES)
+            raise PayloadTooLarge(text, **size_details(MAX_MESSAGE_BYTES, size, "result"))
     answers = [record for record in records if record.kind == "answer"]
     insert_records(tx, [(job.node, record, None) for record in answers])
     tx.execute_many(

@@ -14,6 +14,7 @@ from msgspec import UNSET
 
 from ojster.core.errors import InvalidRequest, PayloadTooLarge
 from ojster.core.job import Job
+from ojster.core.refusals import size_details
 from ojster.jobs.history import trim_history
 from ojster.storage.transaction import Transaction
 from ojster.workflows.broadcast import MAX_LOOK_BACK
@@ -84,7 +85,8 @@ def restart(tx: Transaction, job: Job, records: Sequence[NewRecord]) -> None:
     if begin.result is UNSET or not bytes(begin.result).lstrip().startswith(b"["):
         raise InvalidRequest("A restart needs a record of the kind 'begin' with the arguments as its 'result'.")
     if (size := len(bytes(begin.result))) > (most := tx.settings.largest_job):
-        raise PayloadTooLarge(f"The arguments of the restart take {size} bytes (limit {most}).", limit=most)
+        message = f"The arguments of the restart take {size} bytes (limit {most})."
+        raise PayloadTooLarge(message, **size_details(most, size, "result"))
     flow = job.node or 0
     if tx.execute(_IS_BEGUN, {"flow": flow, "asked_at": begin.asked_at, "result": bytes(begin.result)}):
         raise known_already(BEGIN)

@@ -13,6 +13,7 @@ from msgspec import UNSET, Raw
 
 from ojster.core.errors import Conflict, InvalidRequest, OjsterError, PayloadTooLarge
 from ojster.core.job import NODE_BITS, Job
+from ojster.core.refusals import size_details
 from ojster.jobs.leases import refusal_of_attempt
 from ojster.jobs.queries import no_job
 from ojster.storage.call import returns_refusal
@@ -99,7 +100,7 @@ def _append(tx: Transaction, workflow: int, name: str, rows: Sequence[_Row]) -> 
     sizes = [len(data or b"") for *_, data in rows]
     if max(sizes, default=0) > MAX_CHUNK_BYTES:
         text = f"A chunk of the stream {name!r} takes {max(sizes)} bytes; at most {MAX_CHUNK_BYTES} are allowed."
-        raise PayloadTooLarge(text, limit=MAX_CHUNK_BYTES)
+        raise PayloadTooLarge(text, **size_details(MAX_CHUNK_BYTES, max(sizes), "data"))
     ends = [place for place, row in enumerate(rows) if row[-1] is None]
     # This locks the row: another append waits here, so that numbers become visible in their order.
     ((length, size, was_closed),) = tx.execute(
